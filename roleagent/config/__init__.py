@@ -1,0 +1,35 @@
+"""Configuration: frozen pydantic models and one YAML file a preset."""
+
+from roleagent.config.load import list_presets, load_config, preset_path
+from roleagent.config.models import (
+    AdvantageConfig,
+    AgentInWorldConfig,
+    EnvironmentConfig,
+    EvaluationConfig,
+    LearnerConfig,
+    PolicyConfig,
+    QualityConfig,
+    RolloutConfig,
+    StorageConfig,
+    TrackingConfig,
+    TrainConfig,
+    WorldInAgentConfig,
+)
+
+__all__ = [
+    "AdvantageConfig",
+    "AgentInWorldConfig",
+    "EnvironmentConfig",
+    "EvaluationConfig",
+    "LearnerConfig",
+    "PolicyConfig",
+    "QualityConfig",
+    "RolloutConfig",
+    "StorageConfig",
+    "TrackingConfig",
+    "TrainConfig",
+    "WorldInAgentConfig",
+    "list_presets",
+    "load_config",
+    "preset_path",
+]

@@ -1,0 +1,100 @@
+"""Reading presets and overrides into a `TrainConfig`, with errors a person can act on."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from roleagent.config.models import TrainConfig
+from roleagent.errors import ConfigError
+
+_PRESETS = Path(__file__).parent / "presets"
+
+
+def list_presets() -> list[str]:
+    """Names of the presets that ship with the package."""
+    return sorted(path.stem for path in _PRESETS.glob("*.yaml"))
+
+
+def preset_path(preset: str) -> Path:
+    """Return the YAML file of a preset name, or of a path to one."""
+    path = Path(preset)
+    if path.suffix in {".yaml", ".yml"}:
+        if not path.is_file():
+            raise ConfigError(f"preset file {preset} does not exist")
+        return path
+    path = _PRESETS / f"{preset}.yaml"
+    if not path.is_file():
+        raise ConfigError(f"no preset '{preset}'; there are {', '.join(list_presets())}, or give a path to a .yaml file")
+    return path
+
+
+def load_config(preset: str = "quickstart", overrides: Iterable[str] = ()) -> TrainConfig:
+    """Build a config from a preset and `section.key=value` overrides (values are read as YAML).
+
+    Raises:
+        ConfigError: one line that names the key, its value and what was expected.
+    """
+    path = preset_path(preset)
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
+        raise ConfigError(f"cannot read {path}: {_one_line(str(error))}") from error
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path} must hold a mapping of configuration keys")
+    for override in overrides:
+        _apply(values, override)
+    return parse_config(values, source=path.name)
+
+
+def parse_config(values: Mapping[str, Any], source: str = "configuration") -> TrainConfig:
+    """Validate a mapping; the first error becomes one line."""
+    try:
+        return TrainConfig.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"]) or "configuration"
+        message = first["msg"].removeprefix("Value error, ")
+        if first["type"] == "extra_forbidden":
+            near = difflib.get_close_matches(str(first["loc"][-1]), _siblings(first["loc"][:-1]), n=1)
+            message = "unknown key" + (f"; did you mean '{near[0]}'?" if near else "")
+        elif first["loc"]:
+            message = f"{message} (got {str(first['input'])[:60]!r})"
+        more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+        raise ConfigError(f"{source}: {key}: {message}{more}") from error
+
+
+def _apply(values: dict[str, Any], override: str) -> None:
+    key, found, text = override.partition("=")
+    parts = key.strip().split(".")
+    if not found or not all(parts):
+        raise ConfigError(f"override '{override}' must look like section.key=value")
+    node = values
+    for part in parts[:-1]:
+        child = node.setdefault(part, {})
+        if not isinstance(child, dict):
+            raise ConfigError(f"override '{override}': '{part}' is not a section")
+        node = child
+    try:
+        node[parts[-1]] = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"override '{override}': {_one_line(str(error))}") from error
+
+
+def _siblings(location: tuple[int | str, ...]) -> list[str]:
+    model: type[BaseModel] = TrainConfig
+    for part in location:
+        annotation = model.model_fields[str(part)].annotation if str(part) in model.model_fields else None
+        if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
+            return []
+        model = annotation
+    return list(model.model_fields)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
