@@ -30,7 +30,8 @@ def preset_path(preset: str) -> Path:
         return path
     path = _PRESETS / f"{preset}.yaml"
     if not path.is_file():
-        raise ConfigError(f"no preset '{preset}'; there are {', '.join(list_presets())}, or give a path to a .yaml file")
+        known = ", ".join(list_presets())
+        raise ConfigError(f"no preset '{preset}'; there are {known}, or give a path to a .yaml file")
     return path
 
 
@@ -63,7 +64,7 @@ def parse_config(values: Mapping[str, Any], source: str = "configuration") -> Tr
         if first["type"] == "extra_forbidden":
             near = difflib.get_close_matches(str(first["loc"][-1]), _siblings(first["loc"][:-1]), n=1)
             message = "unknown key" + (f"; did you mean '{near[0]}'?" if near else "")
-        elif first["loc"]:
+        elif first["loc"] and "credentials" not in message:
             message = f"{message} (got {str(first['input'])[:60]!r})"
         more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
         raise ConfigError(f"{source}: {key}: {message}{more}") from error

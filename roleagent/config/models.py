@@ -9,10 +9,20 @@ from __future__ import annotations
 
 import math
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+
+def _without_credentials(uri: str) -> str:
+    # A configuration is logged, shown and stored; credentials have no place in it.
+    if urlsplit(uri).username or urlsplit(uri).password:
+        raise ValueError("holds credentials; give them in environment variables instead")
+    return uri
+
 
 Probability = Annotated[float, Field(ge=0.0, le=1.0)]
+Uri = Annotated[str, AfterValidator(_without_credentials)]
 OptionValue = str | int | float | bool
 
 
@@ -186,9 +196,9 @@ class QualityConfig(_Frozen):
 class StorageConfig(_Frozen):
     """Where checkpoints and records are kept."""
 
-    uri: str = ""
+    uri: Uri = ""
     """`s3://bucket/prefix`, or a folder. Empty: `store` in ROLEAGENT_HOME."""
-    endpoint_url: str = ""
+    endpoint_url: Uri = ""
     """S3 endpoint; empty for the default one. Credentials come from the usual AWS variables only."""
     keep_checkpoints: int = Field(3, ge=1)
     """Newest checkpoints kept, besides the first and the best."""
@@ -197,7 +207,7 @@ class StorageConfig(_Frozen):
 class TrackingConfig(_Frozen):
     """MLflow."""
 
-    uri: str = ""
+    uri: Uri = ""
     """Tracking server or database. Empty: MLFLOW_TRACKING_URI, else `mlflow.db` in ROLEAGENT_HOME."""
     experiment: str = "role-agent"
     """MLflow experiment."""

@@ -1,0 +1,1 @@
+"""One iteration after another: the phases of the loop as plain functions, without an orchestrator."""
