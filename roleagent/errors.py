@@ -31,3 +31,7 @@ class DataQualityError(RoleAgentError):
 
 class BankError(RoleAgentError):
     """The failure bank cannot be opened, or was built with another embedding model."""
+
+
+class TrackingError(RoleAgentError):
+    """The experiment tracker does not answer, or refuses a record."""
