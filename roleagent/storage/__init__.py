@@ -1,0 +1,24 @@
+"""Where checkpoints and records are kept: an object store, the commit protocol above it, and retention.
+
+Importing this package is light: boto3 is imported when an `s3://` store is opened.
+"""
+
+from roleagent.storage.commit import IterationWriter
+from roleagent.storage.manifest import Manifest, ObjectRecord
+from roleagent.storage.object_store import MissingObjectError, ObjectExistsError, ObjectStore, StoredObject, open_store
+from roleagent.storage.retention import prune
+from roleagent.storage.runs import Lease, RunStore
+
+__all__ = [
+    "IterationWriter",
+    "Lease",
+    "Manifest",
+    "MissingObjectError",
+    "ObjectExistsError",
+    "ObjectRecord",
+    "ObjectStore",
+    "RunStore",
+    "StoredObject",
+    "open_store",
+    "prune",
+]
