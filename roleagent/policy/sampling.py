@@ -1,0 +1,64 @@
+"""Sampling: inverse CDF, one uniform number a token, no top-p and no top-k.
+
+The recorded log-probability is that of the distribution that was sampled, softmax(logits / temperature) over the
+whole vocabulary, so the ratio of the update starts at 1 (the method, section 6, fault 6).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+_BLOCK = 128  # uniforms drawn ahead for each stream
+
+
+@torch.inference_mode()
+def sample(
+    logits: Tensor, temperature: float, uniforms: NDArray[np.float64] | Sequence[float] | Tensor
+) -> tuple[Tensor, Tensor]:
+    """Draw one token a row.
+
+    Args:
+        logits: [n, V], any float type; computed in float32, the cumulative sum in float64.
+        temperature: greater than 0.
+        uniforms: [n] numbers in [0, 1); row i depends on number i alone.
+
+    Returns:
+        ids [n] (int64) and their log-probabilities [n] (float32), on the device of the logits.
+    """
+    if not temperature > 0:
+        raise ValueError(f"temperature must be greater than 0, not {temperature}")
+    logprobs = torch.log_softmax(logits.float() / temperature, dim=-1)
+    cdf = torch.cumsum(logprobs.exp(), dim=-1, dtype=torch.float64)
+    total = cdf[:, -1]
+    u = torch.as_tensor(uniforms, dtype=torch.float64, device=logits.device)
+    # Strictly below the total, so that the first index whose CDF exceeds it exists and has a probability above 0.
+    target = torch.minimum(u * total, torch.nextafter(total, torch.zeros_like(total)))
+    ids = torch.searchsorted(cdf, target.unsqueeze(1), right=True)
+    return ids.squeeze(1), logprobs.gather(1, ids).squeeze(1)
+
+
+class UniformStreams:
+    """One stream of uniform numbers an episode, drawn in blocks.
+
+    Stream i gives the same numbers whichever other streams are drawn beside it.
+    """
+
+    def __init__(self, generators: Sequence[np.random.Generator]) -> None:
+        self._generators = list(generators)
+        self._buffer = np.empty((len(self._generators), _BLOCK), dtype=np.float64)
+        self._next = np.full(len(self._generators), _BLOCK, dtype=np.int64)
+
+    def draw(self, indices: Sequence[int] | NDArray[np.int64]) -> NDArray[np.float64]:
+        """Next number of each named stream, [len(indices)] in [0, 1). No index may be given twice."""
+        rows = np.asarray(indices, dtype=np.int64)
+        for row in rows[self._next[rows] == _BLOCK]:
+            self._buffer[row] = self._generators[row].random(_BLOCK)
+            self._next[row] = 0
+        numbers = self._buffer[rows, self._next[rows]]
+        self._next[rows] += 1
+        return numbers
