@@ -1,0 +1,177 @@
+"""Scoring a batch: predictions are compared, rewards modulated, states grouped, and every step gets its advantage.
+
+The order is that of the formulas on docs/world-in-agent.md and docs/advantages.md. The trajectories of one task form
+one group, in the order of their sample index, so the result does not depend on the order in which episodes ended.
+The learner sees nothing of this but `ScoredBatch.step_advantages`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from roleagent.config.models import TrainConfig
+from roleagent.learning.advantages.base import SPAN, Estimator, ScoredGroup, get_estimator
+from roleagent.types import Trajectory
+from roleagent.world_in_agent.grouping import state_groups
+from roleagent.world_in_agent.reward import prediction_matrices, r_pre, step_penalties, step_returns
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredBatch:
+    """What scoring found out about a batch. The keys of the dictionaries are trajectory ids; T differs among them."""
+
+    step_advantages: dict[str, Array]  #: A_t, [T]: the weight of every token generated in step t
+    rewards: dict[str, float]  #: the trajectory reward that the estimator compared, R(tau) for role_agent
+    matches: dict[str, Array]  #: r~, [T, H], NaN where there is no true state; H = 0 without World-In-Agent
+    r_pre: dict[str, Array]  #: R_pre(a_t), [T]
+    returns: dict[str, Array]  #: G_t, [T], not modulated
+    penalties: dict[str, Array]  #: amounts >= 0 that were subtracted from step returns, [T]
+    state_groups: dict[str, NDArray[np.int64]]  #: id of each step's state group within the task's group, [T]
+    metrics: dict[str, float]  #: see docs/advantages.md; all finite
+
+
+def score_batch(trajectories: Sequence[Trajectory], config: TrainConfig) -> ScoredBatch:
+    """Score all trajectories of one iteration.
+
+    Args:
+        trajectories: the batch, in any order; those that share a `task_id` form a group.
+        config: reads `horizon`, `world_in_agent`, `advantage` and the penalties of `rollout`.
+
+    Raises:
+        ValueError: two trajectories have the same id.
+        ConfigError: the estimator or the matching unit is unknown.
+    """
+    started = time.perf_counter()
+    estimator = get_estimator(
+        config.advantage.estimator,
+        {
+            "alpha": config.advantage.alpha,
+            "normalisation": config.advantage.normalisation,
+            "weight": config.world_in_agent.weight,
+        },
+    )
+    groups: defaultdict[str, list[Trajectory]] = defaultdict(list)
+    for run in sorted(trajectories, key=lambda run: (run.task.task_id, run.sample_index, run.trajectory_id)):
+        groups[run.task.task_id].append(run)
+    ordered = [run for members in groups.values() for run in members]
+    if len({run.trajectory_id for run in ordered}) != len(ordered):
+        raise ValueError("two trajectories of the batch have the same trajectory_id")
+
+    matrices = prediction_matrices(ordered, config.world_in_agent.matching, config.horizon)
+    matches = {run.trajectory_id: matrix for run, matrix in zip(ordered, matrices, strict=True)}
+    batch = ScoredBatch({}, {}, matches, {}, {}, {}, {}, {})
+    scored = [_score_group(members, config, batch) for members in groups.values()]
+    for members, group in zip(groups.values(), scored, strict=True):
+        _advantages(members, group, estimator, batch)
+
+    batch.metrics.update(_reward_metrics(ordered, batch))
+    batch.metrics.update(_match_metrics(matrices, batch))
+    batch.metrics.update(_group_metrics(list(groups.values()), scored, batch))
+    batch.metrics["scoring/seconds"] = time.perf_counter() - started
+    return batch
+
+
+def _score_group(members: Sequence[Trajectory], config: TrainConfig, batch: ScoredBatch) -> ScoredGroup:
+    """Make the group that the estimator gets, and note its parts in the batch."""
+    ids = [run.trajectory_id for run in members]
+    for run in members:
+        batch.r_pre[run.trajectory_id] = r_pre(batch.matches[run.trajectory_id])
+        batch.returns[run.trajectory_id] = step_returns(
+            [step.reward for step in run.steps], config.world_in_agent.discount
+        )
+        batch.penalties[run.trajectory_id] = step_penalties(
+            run, config.rollout.invalid_action_penalty, config.rollout.overlong_penalty
+        )
+    states = [step.state for run in members for step in run.steps]
+    group = ScoredGroup(
+        task_id=members[0].task.task_id,
+        outcomes=np.asarray([run.score for run in members], dtype=np.float64),
+        lengths=np.asarray([len(run.steps) for run in members], dtype=np.int64),
+        returns=np.concatenate([batch.returns[key] for key in ids]),
+        r_pre=np.concatenate([batch.r_pre[key] for key in ids]),
+        penalties=np.concatenate([batch.penalties[key] for key in ids]),
+        state_groups=np.asarray(state_groups(states, config.advantage.state_similarity), dtype=np.int64),
+    )
+    ends = np.cumsum(group.lengths)
+    batch.state_groups.update(zip(ids, np.split(group.state_groups, ends[:-1]), strict=True))
+    return group
+
+
+def _advantages(members: Sequence[Trajectory], group: ScoredGroup, estimator: Estimator, batch: ScoredBatch) -> None:
+    """Apply the estimator to one group and note what it gave."""
+    rewards = estimator.trajectory_rewards(group).tolist()
+    for run, reward, advantages in zip(members, rewards, estimator(group), strict=True):
+        batch.rewards[run.trajectory_id] = reward
+        batch.step_advantages[run.trajectory_id] = advantages
+
+
+def _reward_metrics(trajectories: Sequence[Trajectory], batch: ScoredBatch) -> dict[str, float]:
+    """Rewards, penalties and advantages of the whole batch."""
+    penalties = _joined(batch.penalties.values())
+    advantages = np.abs(_joined(batch.step_advantages.values()))
+    return {
+        "reward/success": _mean([run.success for run in trajectories]),
+        "reward/outcome": _mean([run.score for run in trajectories]),
+        "reward/mean": _mean(list(batch.rewards.values())),
+        "penalty/mean": _mean(penalties),
+        "penalty/share": _mean(penalties > 0),
+        "advantage/abs_mean": _mean(advantages),
+        "advantage/abs_max": float(advantages.max(initial=0.0)),
+        "advantage/zero_share": _mean(advantages == 0),
+    }
+
+
+def _match_metrics(matrices: Sequence[Array], batch: ScoredBatch) -> dict[str, float]:
+    """Prediction match, over all steps and by horizon; nothing where no state was predicted."""
+    cells = np.concatenate(matrices) if matrices else np.zeros((0, 0))
+    if not cells.size:
+        return {}
+    metrics = {"match/mean": _mean(_joined(batch.r_pre.values()))}
+    for h in range(cells.shape[1]):
+        defined = cells[:, h][~np.isnan(cells[:, h])]
+        if defined.size:
+            metrics[f"match/h{h + 1}"] = _mean(defined)
+    metrics["match/zero_share"] = float((cells == 0).sum() / (~np.isnan(cells)).sum())
+    return metrics
+
+
+def _group_metrics(
+    groups: Sequence[Sequence[Trajectory]], scored: Sequence[ScoredGroup], batch: ScoredBatch
+) -> dict[str, float]:
+    """Groups that cannot teach, and how far steps share their states."""
+    wins = [[run.success for run in members] for members in groups]
+    rewards = [np.asarray([batch.rewards[run.trajectory_id] for run in members]) for members in groups]
+    silent = [not any(batch.step_advantages[run.trajectory_id].any() for run in members) for members in groups]
+    sizes = _joined([np.bincount(group.state_groups) for group in scored]).astype(np.int64)
+    steps = max(int(sizes.sum()), 1)
+    return {
+        "groups/count": float(len(groups)),
+        "groups/all_win": _mean([all(group) for group in wins]),
+        "groups/all_fail": _mean([not any(group) for group in wins]),
+        "groups/degenerate": _mean([float(values.max() - values.min()) <= SPAN for values in rewards]),
+        "groups/silent": _mean(silent),
+        "state_groups/count": float(len(sizes)),
+        "state_groups/mean_size": _mean(sizes),
+        "state_groups/max_size": float(sizes.max(initial=0)),
+        "state_groups/shared_share": float(sizes[sizes > 1].sum() / steps),
+    }
+
+
+def _joined(arrays: Iterable[NDArray[Any]]) -> NDArray[Any]:
+    """All arrays end to end; empty for none."""
+    parts = list(arrays)
+    return np.concatenate(parts) if parts else np.zeros(0)
+
+
+def _mean(values: Sequence[float] | Array | NDArray[np.bool_] | NDArray[np.int64]) -> float:
+    """Arithmetic mean; 0 of nothing."""
+    return float(np.mean(values)) if len(values) else 0.0
