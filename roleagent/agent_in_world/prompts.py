@@ -23,6 +23,8 @@ FIELDS = ("failure_type", "root_cause", "critical_step", "lesson", "retrieval_qu
 
 NO_ACTION = "(no readable action)"
 _CUT = " [...]"
+_LONG_OBSERVATION = 400  # characters; text games stay below, web pages do not
+_LAST_RESORT = (2, 40)  # steps kept, characters of an observation
 
 _SHORT_HEAD = "Diagnose the failed episode."
 
@@ -106,8 +108,8 @@ def render_episode(
 ) -> str:
     """Return an episode as text: the task, then its numbered steps.
 
-    With `max_chars` the text is shortened until it fits: first steps in the middle are left out, then long
-    observations are cut, at last the goal. It may stay longer only if `max_chars` cannot even hold two cut steps.
+    With `max_chars` the text is shortened until it fits: very long observations are cut, then steps in the middle
+    are left out, at last the goal is cut. It stays longer only if `max_chars` cannot even hold two cut steps.
     """
     task = f"Task: {fold(goal)}"
 
@@ -117,7 +119,7 @@ def render_episode(
     text = render(keep, observation_chars)
     if max_chars is None or len(text) <= max_chars:
         return text
-    for kept, chars in shortenings(len(steps) if keep is None else min(keep, len(steps)), observation_chars):
+    for kept, chars in _shortenings(len(steps) if keep is None else min(keep, len(steps)), observation_chars):
         text = render(kept, chars)
         if len(text) <= max_chars:
             return text
@@ -125,21 +127,15 @@ def render_episode(
     return render(*_LAST_RESORT)
 
 
-_LAST_RESORT = (2, 40)
-_OBSERVATION_CHARS = (400, 200, 100)
-
-
-def shortenings(steps: int, observation_chars: int | None) -> list[tuple[int, int | None]]:
+def _shortenings(steps: int, chars: int | None) -> list[tuple[int, int | None]]:
     """Return (steps kept, observation limit) from the mildest shortening to the hardest.
 
-    Very long observations are cut first, then steps in the middle go, at least four staying, and only then are
-    ordinary observations cut further.
+    Very long observations are cut first, then steps in the middle go until four are left, then observations are cut
+    further.
     """
-    limits = [limit for limit in _OBSERVATION_CHARS if observation_chars is None or limit <= observation_chars]
-    found: list[tuple[int, int | None]] = [(kept, observation_chars) for kept in range(steps, max(steps // 2, 4), -1)]
-    for limit in limits:
-        found += [(kept, limit) for kept in range(steps, 3, -1)]
-    return [*found, _LAST_RESORT]
+    limit = _LONG_OBSERVATION if chars is None else min(chars, _LONG_OBSERVATION)
+    found: list[tuple[int, int | None]] = [(kept, limit) for kept in range(steps, 3, -1)]
+    return [*found, *((min(steps, 4), shorter) for shorter in (200, 100) if shorter < limit), _LAST_RESORT]
 
 
 def diagnosis_prompt(
@@ -176,9 +172,7 @@ def selection_prompt(failure: str, candidates: Sequence[str]) -> str:
     return f"{_SELECT_HEAD}\n{fold(failure)}\n\nEarlier failures in other tasks:\n{numbered}\n\n{_SELECT_TAIL}"
 
 
-def render_record(
-    *, failure_type: str, root_cause: str, critical_step: int, lesson: str, retrieval_query: str
-) -> str:
+def render_record(*, failure_type: str, root_cause: str, critical_step: int, lesson: str, retrieval_query: str) -> str:
     """Return a diagnosis as canonical one-line JSON: the supervised target, and what `parse_record` reads back."""
     record = {
         "failure_type": fold(failure_type),
