@@ -132,6 +132,8 @@ class LearnerConfig(_Frozen):
     """Weight of the entropy bonus."""
     importance_cap: float = Field(2.0, ge=1)
     """Cap of the sampler-trainer probability ratio."""
+    old_logprobs: Literal["recorded", "recomputed"] = "recorded"
+    """Denominator of the clipped ratio: the sampler's log-probs, or the trainer's own (one more forward pass)."""
     epochs: int = Field(1, ge=1)
     """Passes over an iteration's batch."""
     minibatches: int = Field(1, ge=1)

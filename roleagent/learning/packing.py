@@ -1,0 +1,188 @@
+"""From trajectories to padded micro batches: which tokens are trained, with which weight.
+
+A trajectory whose steps continue one another is one sequence; a step with a prompt of its own begins a new one
+(the method, section 1 "Loss"; faults 4 and 5 of section 6: ids are never made again from text, and tokens that
+the model did not generate never enter the loss). Micro batches are bucketed by length and padded on the right:
+under causal attention no real token can see what stands to its right, so no attention mask is needed.
+
+Pure NumPy; nothing here is random except the seeded split into minibatches.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from roleagent.errors import DataQualityError
+from roleagent.seeding import generator
+from roleagent.types import TrainingSequence, Trajectory
+
+IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """Some sequences, padded on the right, and the n generated tokens in them.
+
+    `input_ids` is int64 [B, L] where L is one less than the longest sequence: a last token predicts nothing.
+    All other arrays have length n and run sequence by sequence, in token order.
+    """
+
+    indices: tuple[int, ...]  #: which sequences, as positions in the list that was packed
+    counts: tuple[int, ...]  #: generated tokens of each of them; their sum is n
+    lengths: tuple[int, ...]  #: input tokens of each of them, padding left out
+    input_ids: IntArray
+    positions: IntArray  #: flat index in [B * L] of the hidden state that predicts each generated token
+    targets: IntArray  #: the generated ids
+    advantages: FloatArray
+    old_logprobs: FloatArray  #: as the sampler recorded them
+
+
+def to_sequences(
+    trajectories: Iterable[Trajectory], step_advantages: Mapping[str, npt.NDArray[np.floating]]
+) -> list[TrainingSequence]:
+    """Lay out the tokens of every trajectory; the advantage of step t goes to every id generated in step t.
+
+    Args:
+        trajectories: their order decides the order of the result.
+        step_advantages: trajectory id -> array [T].
+
+    Returns:
+        Sequences that hold at least one generated token.
+
+    Raises:
+        DataQualityError: a record contradicts itself (lengths differ, an advantage or log-prob is not finite,
+            the first generated token has nothing before it).
+    """
+    return [
+        sequence
+        for trajectory in trajectories
+        for sequence in _sequences_of(trajectory, step_advantages.get(trajectory.trajectory_id))
+        if any(sequence.mask)
+    ]
+
+
+def _sequences_of(trajectory: Trajectory, advantages: npt.NDArray[np.floating] | None) -> Iterable[TrainingSequence]:
+    where = f"trajectory {trajectory.trajectory_id}"
+    if advantages is None or len(advantages) != len(trajectory.steps):
+        found = "none" if advantages is None else len(advantages)
+        raise DataQualityError(f"{where}: {len(trajectory.steps)} steps but {found} advantages; score the batch again")
+    ids: list[int] = []
+    mask: list[bool] = []
+    weights: list[float] = []
+    logprobs: list[float] = []
+
+    def finished() -> TrainingSequence:
+        return TrainingSequence(tuple(ids), tuple(mask), tuple(weights), tuple(logprobs), trajectory.trajectory_id)
+
+    for step, advantage in zip(trajectory.steps, map(float, advantages), strict=True):
+        generated = len(step.generated_ids)
+        if len(step.logprobs) != generated:
+            raise DataQualityError(f"{where}, step {step.index}: {generated} ids but {len(step.logprobs)} log-probs")
+        if not math.isfinite(advantage) or not all(map(math.isfinite, step.logprobs)):
+            raise DataQualityError(f"{where}, step {step.index}: an advantage or log-prob is not finite")
+        if not step.continues and ids:
+            yield finished()
+            ids, mask, weights, logprobs = [], [], [], []
+        if not ids and not step.context_ids:
+            raise DataQualityError(f"{where}, step {step.index}: a sequence must begin with context tokens")
+        context = len(step.context_ids)
+        ids += (*step.context_ids, *step.generated_ids)
+        mask += [False] * context + [True] * generated
+        weights += [0.0] * context + [advantage] * generated
+        logprobs += (*([0.0] * context), *step.logprobs)
+    if ids:
+        yield finished()
+
+
+def generated_tokens(sequences: Iterable[TrainingSequence]) -> int:
+    """Number of tokens that carry loss."""
+    return sum(sum(sequence.mask) for sequence in sequences)
+
+
+def used_length(sequence: TrainingSequence) -> int:
+    """Tokens up to the last generated one; what follows it cannot change the loss."""
+    return len(sequence.mask) - sequence.mask[::-1].index(True)
+
+
+def minibatches(sequences: Sequence[TrainingSequence], count: int, *, seed: int, iteration: int) -> list[list[int]]:
+    """Split by trajectory into at most `count` equal shares, drawn from (seed, iteration) alone.
+
+    All sequences of one trajectory stay together; a sequence without a trajectory id counts as one trajectory.
+    Every pass over the batch uses the same split.
+
+    Returns:
+        Positions in `sequences`, ascending within a share. No share is empty.
+    """
+    owners: dict[str, list[int]] = {}
+    for position, sequence in enumerate(sequences):
+        owners.setdefault(sequence.trajectory_id or f"\0{position}", []).append(position)
+    groups = list(owners.values())
+    order = generator(seed, iteration, "minibatches").permutation(len(groups))
+    shares = np.array_split(order, count) if count > 1 else [order]
+    return [sorted(position for group in share for position in groups[group]) for share in shares if len(share)]
+
+
+def rank_share(sequences: Sequence[TrainingSequence], indices: Sequence[int], ranks: int) -> list[list[int]]:
+    """Deal sequences to ranks, longest first and back and forth, so that every rank gets about as many tokens."""
+    longest_first = sorted(indices, key=lambda index: (-used_length(sequences[index]), index))
+    shares: list[list[int]] = [[] for _ in range(ranks)]
+    for turn, index in enumerate(longest_first):
+        lap, place = divmod(turn, ranks)
+        shares[place if lap % 2 == 0 else ranks - 1 - place].append(index)
+    return shares
+
+
+def micro_batches(
+    sequences: Sequence[TrainingSequence], max_tokens: int, indices: Sequence[int] | None = None
+) -> list[MicroBatch]:
+    """Pack sequences of similar length together, longest first, every one exactly once.
+
+    Args:
+        sequences: the whole list.
+        max_tokens: bound of B * L, padding included; a longer sequence is a batch of its own.
+        indices: which of them to pack (default: all).
+    """
+    chosen = range(len(sequences)) if indices is None else indices
+    # Longest first: the largest allocation comes first, so memory does not fail late in an update.
+    ordered = sorted(chosen, key=lambda index: (-used_length(sequences[index]), index))
+    batches: list[list[int]] = []
+    width = 0
+    for index in ordered:
+        if batches and (len(batches[-1]) + 1) * width <= max_tokens:
+            batches[-1].append(index)
+        else:
+            batches.append([index])
+            width = used_length(sequences[index]) - 1
+    return [_pack(sequences, batch) for batch in batches]
+
+
+def _pack(sequences: Sequence[TrainingSequence], indices: Sequence[int]) -> MicroBatch:
+    width = max(used_length(sequences[index]) for index in indices) - 1
+    input_ids = np.zeros((len(indices), width), dtype=np.int64)  # which id pads is of no matter: nothing sees it
+    positions, targets, advantages, logprobs, lengths = [], [], [], [], []
+    for row, index in enumerate(indices):
+        sequence = sequences[index]
+        ids = np.asarray(sequence.ids, dtype=np.int64)[: used_length(sequence)]
+        input_ids[row, : len(ids) - 1] = ids[:-1]
+        where = np.flatnonzero(np.asarray(sequence.mask, dtype=bool))
+        positions.append(row * width + where - 1)
+        targets.append(ids[where])
+        advantages.append(np.asarray(sequence.advantages, dtype=np.float32)[where])
+        logprobs.append(np.asarray(sequence.old_logprobs, dtype=np.float32)[where])
+        lengths.append(len(ids) - 1)
+    return MicroBatch(
+        indices=tuple(indices),
+        counts=tuple(map(len, targets)),
+        lengths=tuple(lengths),
+        input_ids=input_ids,
+        positions=np.concatenate(positions),
+        targets=np.concatenate(targets),
+        advantages=np.concatenate(advantages),
+        old_logprobs=np.concatenate(logprobs),
+    )

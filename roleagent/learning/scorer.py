@@ -1,0 +1,100 @@
+"""A causal LM as a scorer of given tokens: what the learner trains.
+
+One module with one `forward`, so that DistributedDataParallel and FSDP see every forward pass. The base model runs
+without an attention mask: sequences are padded on the right, and plain causal attention takes the fast path.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from torch import Tensor, nn
+
+from roleagent.errors import PolicyError
+from roleagent.learning.loss import MAX_LOGITS, score_tokens
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+class TokenScorer(nn.Module):
+    """Log-probs and entropies of generated tokens; the LM head never sees another position.
+
+    Args:
+        model: a causal LM whose logits are its output embeddings applied to the base model's last hidden state.
+        dtype: type of the matrix products (autocast); log-probs are always computed in float32.
+
+    Raises:
+        PolicyError: the model computes its logits in another way (for example with soft-capping).
+    """
+
+    def __init__(self, model: PreTrainedModel, dtype: Literal["float32", "bfloat16"] = "float32") -> None:
+        super().__init__()
+        self.model = model
+        self._autocast = dtype == "bfloat16"
+        _no_dropout(model)
+        _check_head(model)
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        positions: Tensor,
+        targets: Tensor,
+        temperature: float,
+        entropy_gradient: bool = False,
+        max_logits: int = MAX_LOGITS,
+    ) -> tuple[Tensor, Tensor]:
+        """Score n tokens.
+
+        Args:
+            input_ids: int64 [B, L], padded on the right.
+            positions: int64 [n], flat indices in [B * L] of the hidden states that predict the targets.
+            targets: int64 [n].
+            temperature: of the sampler.
+            entropy_gradient: let the entropy carry a gradient.
+            max_logits: bound on the logits held at one time.
+
+        Returns:
+            (log-probs [n], entropies [n]), float32.
+        """
+        with torch.autocast(input_ids.device.type, dtype=torch.bfloat16, enabled=self._autocast):
+            hidden = self.model.base_model(input_ids=input_ids, use_cache=False).last_hidden_state
+            picked = hidden.flatten(0, 1).index_select(0, positions)
+            head = self.model.get_output_embeddings()
+            scores = score_tokens(
+                head,
+                picked,
+                targets,
+                temperature,
+                entropy_gradient=entropy_gradient,
+                max_logits=max_logits,
+                vocabulary=head.weight.shape[0],
+            )
+        return scores.logprobs, scores.entropy
+
+
+def _no_dropout(model: PreTrainedModel) -> None:
+    """The ratio compares two passes over the same tokens: both must be without noise.
+
+    Evaluation mode does that, but turns gradient checkpointing off as well; then dropout is set to 0 by hand.
+    """
+    model.train(bool(getattr(model, "is_activation_checkpointing", False)))
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        if isinstance(getattr(module, "attention_dropout", None), float):
+            module.attention_dropout = 0.0
+
+
+def _check_head(model: PreTrainedModel) -> None:
+    name = type(model).__name__
+    head = model.get_output_embeddings()
+    if head is None or model.base_model is model:
+        raise PolicyError(f"{name} has no LM head on a base model; use a causal language model")
+    probe = torch.arange(4, device=model.device).unsqueeze(0) % head.weight.shape[0]
+    with torch.no_grad():
+        expected = model(input_ids=probe, use_cache=False).logits.float()
+        found = head(model.base_model(input_ids=probe, use_cache=False).last_hidden_state).float()
+    if not torch.allclose(expected, found, rtol=1e-3, atol=1e-3):
+        raise PolicyError(f"{name} changes its logits after the LM head; the learner does not support that")

@@ -1,0 +1,131 @@
+"""What an update measures: sums on the device while it runs, one reduction over ranks at the end."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from roleagent.learning import loss as losses
+from roleagent.learning.packing import MicroBatch
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+_SUMS = (
+    "loss",
+    "policy_loss",
+    "kl",
+    "entropy",
+    "clip_low",
+    "clip_high",
+    "ratio",
+    "scored",
+    "input",
+    "padded",
+    "mismatch_ratio",
+    "mismatch_capped",
+    "mismatch_gap",
+    "mismatch_tokens",
+)
+
+
+class UpdateMetrics:
+    """Token means of one update; nothing waits for the device before `result`.
+
+    `update/loss`, `update/policy_loss` are means over all generated tokens; `update/kl`, `update/entropy` (nats),
+    `update/ratio_mean`, `update/clip_low_share`, `update/clip_high_share` over those that were computed. `mismatch/*`
+    is measured in the first optimizer step alone, where the trainer still has the weights that sampled.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._sums = torch.zeros(len(_SUMS), dtype=torch.float64, device=device)
+        self._mismatch_max = torch.zeros((), dtype=torch.float64, device=device)
+        self._generated = 0
+        self._skipped = 0
+        self._norms: list[float] = []
+        self._nonfinite = 0
+
+    def add_minibatch(self, tokens: int, skipped: int) -> None:
+        """Generated tokens of a minibatch, and how many of them were left out because nothing depends on them."""
+        self._generated += tokens
+        self._skipped += skipped
+
+    def add(
+        self,
+        batch: MicroBatch,
+        total: Tensor,
+        policy: Tensor,
+        kl: Tensor | None,
+        scores: losses.TokenScores,
+        surrogate: losses.Surrogate,
+    ) -> None:
+        """Add a micro batch: sums of the losses, and values a token."""
+        rows, width = batch.input_ids.shape
+        real = sum(batch.lengths)
+        self._accumulate(
+            loss=total,
+            policy_loss=policy,
+            kl=0.0 if kl is None else kl,
+            entropy=scores.entropy.sum(),
+            clip_low=surrogate.clipped_low.sum(),
+            clip_high=surrogate.clipped_high.sum(),
+            ratio=surrogate.ratio.sum(),
+            scored=len(batch.targets),
+            input=real,
+            padded=rows * width - real,
+        )
+
+    def add_mismatch(self, first: Tensor, sampler: Tensor, cap: float) -> None:
+        """Add the sampler-trainer ratio of n tokens that the untouched trainer scored."""
+        ratio = losses.mismatch_ratio(first, sampler)
+        self._accumulate(
+            mismatch_ratio=ratio.sum(),
+            mismatch_capped=(ratio > cap).sum(),
+            mismatch_gap=(first.detach() - sampler).abs().sum(),
+            mismatch_tokens=ratio.numel(),
+        )
+        self._mismatch_max = torch.maximum(self._mismatch_max, ratio.max().double())
+
+    def add_gradient(self, norm: float) -> bool:
+        """Record the norm before clipping; False if it is not finite: the step must not be taken."""
+        if not math.isfinite(norm):
+            self._nonfinite += 1
+            return False
+        self._norms.append(norm)
+        return True
+
+    def result(self, accelerator: Accelerator) -> dict[str, float]:
+        """All metrics, reduced over ranks."""
+        totals = accelerator.reduce(self._sums, "sum").tolist()
+        sums = dict(zip(_SUMS, totals, strict=True))
+        scored = max(sums["scored"], 1.0)
+        result = {
+            "update/loss": sums["loss"] / self._generated,
+            "update/policy_loss": sums["policy_loss"] / self._generated,
+            "update/kl": sums["kl"] / scored,
+            "update/entropy": sums["entropy"] / scored,
+            "update/ratio_mean": sums["ratio"] / scored,
+            "update/clip_low_share": sums["clip_low"] / scored,
+            "update/clip_high_share": sums["clip_high"] / scored,
+            "update/grad_norm": sum(self._norms) / max(len(self._norms), 1),
+            "update/optimizer_steps": float(len(self._norms)),
+            "update/nonfinite_steps": float(self._nonfinite),
+            "update/tokens": sums["input"],
+            "update/generated_tokens": float(self._generated),
+            "update/skipped_tokens": float(self._skipped),
+            "update/padding_share": sums["padded"] / max(sums["input"] + sums["padded"], 1.0),
+        }
+        if sums["mismatch_tokens"]:
+            count = sums["mismatch_tokens"]
+            result["mismatch/ratio_mean"] = sums["mismatch_ratio"] / count
+            result["mismatch/ratio_max"] = float(accelerator.gather(self._mismatch_max.reshape(1)).max())
+            result["mismatch/capped_share"] = sums["mismatch_capped"] / count
+            result["mismatch/logprob_gap_mean"] = sums["mismatch_gap"] / count
+        return result
+
+    def _accumulate(self, **values: Tensor | float) -> None:
+        for name, value in values.items():
+            self._sums[_SUMS.index(name)] += value.detach() if isinstance(value, Tensor) else value
