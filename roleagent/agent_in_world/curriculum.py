@@ -57,7 +57,7 @@ class Mixture:
         return self.uniform + self.relevance
 
 
-def mixture(effective: FloatArray, *, share: float, temperature: float, max_probability: float) -> Mixture:
+def bounded_mixture(effective: FloatArray, *, share: float, temperature: float, max_probability: float) -> Mixture:
     """Return the bounded mixture over M tasks.
 
     Args:
@@ -160,7 +160,7 @@ class TaskDistribution:
             effective = np.zeros(len(self.task_ids))
             for task_id, value in self._relevance.items():
                 effective[self._index[task_id]] = value * (1 - self._success.get(task_id, 0.0))
-            self._mixture = mixture(
+            self._mixture = bounded_mixture(
                 effective,
                 share=self._share,
                 temperature=self._temperature,
