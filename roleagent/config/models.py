@@ -41,6 +41,8 @@ class EnvironmentConfig(_Frozen):
     """T: an episode that is not over after this many steps is stopped."""
     step_timeout_seconds: float = Field(30.0, gt=0)
     """An environment that does not answer in this time ends its episode; the run goes on."""
+    workers: int = Field(8, ge=1)
+    """Environment calls that run at the same time: about the number of cores, more where they wait for a network."""
 
 
 class PolicyConfig(_Frozen):
