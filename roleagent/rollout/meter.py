@@ -1,0 +1,45 @@
+"""Where the time of a rollout goes, and what the predictions cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class RolloutMeter:
+    """Sums over the calls of `collect` that it is handed to. Times are wall-clock seconds of the loop's thread."""
+
+    total_seconds: float = 0.0
+    prefill_seconds: float = 0.0  #: engine and sampling, when contexts are read
+    decode_seconds: float = 0.0  #: engine and sampling, one token a lane
+    environment_seconds: float = 0.0  #: waiting for environments, or inside those that run inline
+    decode_steps: int = 0
+    prefilled_tokens: int = 0  #: context tokens and the last token of the turn before them
+    decoded_tokens: int = 0  #: sampled tokens, those that end a prefill included
+    prediction_tokens: int = 0  #: sampled after the action was complete
+    environment_calls: int = 0
+    abandoned_threads: int = 0  #: threads given up with an environment that did not answer
+
+    def metrics(self) -> dict[str, float]:
+        """Return metrics without a prefix.
+
+        `tokens_per_second` counts sampled tokens over all the time. `prediction_seconds` is the time of decoding
+        in proportion to the tokens sampled after the action (World-In-Agent's cost). `loop_share` is what is left
+        of the time when engine, sampling and environments are taken away.
+        """
+        total = self.total_seconds
+        spent = self.prefill_seconds + self.decode_seconds + self.environment_seconds
+        predictions = self.prediction_tokens / self.decoded_tokens if self.decoded_tokens else 0.0
+        return {
+            "seconds": total,
+            "prefill_seconds": self.prefill_seconds,
+            "decode_seconds": self.decode_seconds,
+            "environment_seconds": self.environment_seconds,
+            "prediction_seconds": self.decode_seconds * predictions,
+            "prediction_token_share": predictions,
+            "loop_share": max(0.0, total - spent) / total if total else 0.0,
+            "tokens_per_second": self.decoded_tokens / total if total else 0.0,
+            "decode_batch_mean": self.decoded_tokens / self.decode_steps if self.decode_steps else 0.0,
+            "environment_calls": float(self.environment_calls),
+            "abandoned_threads": float(self.abandoned_threads),
+        }
