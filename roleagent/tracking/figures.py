@@ -1,29 +1,33 @@
 """Figures of a run, drawn from the metrics of its iterations.
 
-`history` is what the loop commits: one flat mapping an iteration (`iteration`, `success/train`, ...), with
-`failure_types` and `phase_seconds` as mappings. A number that is missing or NaN leaves a gap; a figure without any
-numbers is not drawn.
+`history` is what the loop commits, one row an iteration (see `roleagent.tracking.history`). A number that is missing
+or NaN leaves a gap; a figure without any numbers is not drawn.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from roleagent.tracking import style
+from roleagent.tracking.history import History, column, number, to_history, totals
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-History = Sequence[Mapping[str, Any]]
 _TOP_TYPES = 7
 _TOP_PHASES = 8
+_CURRICULUM = (
+    ("curriculum/relevance_share", "Relevance", "its share of the distribution", style.GREEN),
+    ("curriculum/entropy", "Entropy", "of the task distribution, in nats", style.BLUE),
+    ("curriculum/largest_p", "Largest probability", "of one task", style.ORANGE),
+)
 
 
 def draw_figures(history: History) -> dict[str, Figure]:
     """Draw every figure that the history has numbers for: name -> figure, in the order of a report."""
-    rows = sorted(history, key=lambda row: int(row["iteration"]))
+    rows = to_history(history)
     drawn = {name: draw(rows) for name, draw in _FIGURES.items()}
     return {name: figure for name, figure in drawn.items() if figure is not None}
 
@@ -42,7 +46,9 @@ def draw_success(history: History) -> Figure | None:
         axes.plot(x, averaged, color=style.ORANGE, linewidth=2.2)
         ends.append((x[-1], averaged[-1], f"training {averaged[-1]:.0%}", style.ORANGE))
     if hx:
-        band = [row for row in history if number(row, "heldout/low") is not None and number(row, "heldout/high") is not None]
+        band = [
+            row for row in history if number(row, "heldout/low") is not None and number(row, "heldout/high") is not None
+        ]
         if band:
             axes.fill_between(
                 [float(row["iteration"]) for row in band],
@@ -61,7 +67,7 @@ def draw_success(history: History) -> Figure | None:
         ylabel="episodes that succeed",
     )
     style.percent(axes)
-    style.end_labels(axes, *zip(*ends, strict=True))  # type: ignore[arg-type]
+    style.end_labels(axes, *zip(*ends, strict=True))
     return figure
 
 
@@ -72,7 +78,9 @@ def draw_match(history: History) -> Figure | None:
         return None
     figure, (axes,) = style.new_figure()
     ends: list[tuple[float, float, str, str]] = []
-    keys = sorted({key for row in history for key in row if key.startswith("match/h")}, key=lambda key: (len(key), key))
+    keys = sorted(
+        {key for row in history for key in row if re.fullmatch(r"match/h\d+", key)}, key=lambda key: (len(key), key)
+    )
     if len(keys) > 1:
         for n, key in enumerate(keys[:5]):
             hx, hy = column(history, key)
@@ -85,74 +93,82 @@ def draw_match(history: History) -> Figure | None:
     averaged = style.smooth(mean)
     axes.plot(x, averaged, color=style.BLUE, linewidth=2.4)
     ends.append((x[-1], averaged[-1], f"mean {averaged[-1]:.2f}", style.BLUE))
-    style.dress(axes, "Prediction match", "how well the model foretells its environment; 1 is word for word", ylabel="match")
+    style.dress(
+        axes, "Prediction match", "how well the model foretells its environment; 1 is word for word", ylabel="match"
+    )
     axes.set_ylim(0, 1)
-    style.end_labels(axes, *zip(*ends, strict=True))  # type: ignore[arg-type]
+    style.end_labels(axes, *zip(*ends, strict=True))
     return figure
 
 
 def draw_bank(history: History) -> Figure | None:
     """Records in the failure bank, and how many each iteration added."""
     x, size = column(history, "bank/size")
-    if not x or not any(size):
+    if not any(size):
         return None
-    figure, (axes,) = style.new_figure()
+    from matplotlib.ticker import MaxNLocator
+
+    figure, (total, fresh) = style.new_figure(2, height=3.6)
     added = [max(0.0, after - before) for before, after in zip([0.0, *size], size, strict=False)]
-    axes.fill_between(x, size, color=style.PURPLE, alpha=0.14, linewidth=0)
-    axes.plot(x, size, color=style.PURPLE, linewidth=2.4)
-    axes.bar(x, added, width=0.7, color=style.PURPLE, alpha=0.55)
-    style.dress(axes, "Failure bank", "records in all (line) and new in each iteration (bars)", ylabel="records")
-    axes.set_ylim(0, max(size) * 1.08)
-    style.end_labels(axes, [x[-1]], [size[-1]], [f"{size[-1]:,.0f}"], [style.PURPLE])
+    total.fill_between(x, size, color=style.PURPLE, alpha=0.13, linewidth=0)
+    total.plot(x, size, color=style.PURPLE, linewidth=2.4, marker="o" if len(x) == 1 else None)
+    style.dress(total, "Failure bank", f"records in all: {size[-1]:,.0f} after iteration {x[-1]:.0f}")
+    total.set_ylim(0, max(size) * 1.1)
+    fresh.bar(x, added, width=0.82, color=style.PURPLE, alpha=0.7, linewidth=0)
+    style.dress(fresh, "New records", "diagnosed in each iteration")
+    fresh.set_ylim(0, max(1.0, max(added) * 1.15))
+    fresh.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=7))
     return figure
 
 
 def draw_failure_types(history: History) -> Figure | None:
-    """Counts of diagnosed failure types over the iterations, stacked; rare types are put together."""
-    rows = [row for row in history if isinstance(row.get("failure_types"), Mapping)]
-    totals: dict[str, float] = {}
-    for row in rows:
-        for kind, count in row["failure_types"].items():
-            totals[str(kind)] = totals.get(str(kind), 0.0) + float(count)
-    if not any(totals.values()):
+    """Counts of diagnosed failure types over the iterations, smoothed and stacked; rare types are put together."""
+    counts = totals(history, "failure_types")
+    if not any(counts.values()):
         return None
-    kept = sorted(totals, key=lambda kind: (-totals[kind], kind))[:_TOP_TYPES]
+    rows = [row for row in history if row["iteration"] > 0]  # nothing is diagnosed before training
+    kept = list(counts)[:_TOP_TYPES]
     x = [float(row["iteration"]) for row in rows]
     layers = [[float(row["failure_types"].get(kind, 0)) for row in rows] for kind in kept]
     names = [shorten(kind) for kind in kept]
     colours = [*style.SERIES[: len(kept)]]
-    if len(totals) > len(kept):
-        layers.append([float(sum(row["failure_types"].values())) - sum(layer[i] for layer in layers) for i, row in enumerate(rows)])
-        names.append(f"{len(totals) - len(kept)} more")
+    if rest := list(counts)[_TOP_TYPES:]:
+        layers.append([sum(float(row["failure_types"].get(kind, 0)) for kind in rest) for row in rows])
+        names.append(f"{len(rest)} more")
         colours.append(style.REST)
     figure, (axes,) = style.new_figure()
+    notes = [f"{sum(layer):,.0f}" for layer in layers]
     if len(x) == 1:
         x, layers = [x[0] - 0.4, x[0] + 0.4], [layer * 2 for layer in layers]
-    axes.stackplot(x, layers, colors=colours, edgecolor="white", linewidth=0.8)
-    style.dress(axes, "Failure types", "diagnosed failures in each iteration, by the model's own label", ylabel="failures")
+    axes.stackplot(x, [style.smooth(layer) for layer in layers], colors=colours, edgecolor="white", linewidth=0.8)
+    style.dress(
+        axes,
+        "Failure types",
+        "diagnosed failures in each iteration, smoothed; counts of the whole run",
+        ylabel="failures",
+    )
     axes.set_xlim(x[0], x[-1])
     axes.set_ylim(bottom=0)
-    _legend(axes, names[::-1], colours[::-1], [f"{sum(layer):,.0f}" for layer in layers][::-1] if len(rows) > 1 else None)
+    _legend(axes, names[::-1], colours[::-1], notes[::-1])
     return figure
 
 
 def draw_phases(history: History) -> Figure | None:
     """Seconds of each phase an iteration as stacked bars; the legend gives shares of the whole."""
-    rows = [row for row in history if isinstance(row.get("phase_seconds"), Mapping) and row["phase_seconds"]]
-    totals: dict[str, float] = {}
-    for row in rows:
-        for phase, seconds in row["phase_seconds"].items():
-            totals[str(phase)] = totals.get(str(phase), 0.0) + float(seconds)
-    whole = sum(totals.values())
+    rows = [row for row in history if row["phase_seconds"]]
+    seconds = totals(rows, "phase_seconds")
+    whole = sum(seconds.values())
     if not whole > 0:
         return None
-    order = sorted(totals, key=lambda phase: (-totals[phase], phase))
+    order = list(seconds)
     kept, rest = order[:_TOP_PHASES], order[_TOP_PHASES:]
     figure, (axes,) = style.new_figure()
     x = [float(row["iteration"]) for row in rows]
     bottom = [0.0] * len(rows)
     names, colours, notes = [], [], []
-    groups = [(shorten(phase.replace("_", " ")), [phase]) for phase in kept] + ([(f"{len(rest)} more", rest)] if rest else [])
+    groups = [(shorten(phase.replace("_", " ")), [phase]) for phase in kept] + (
+        [(f"{len(rest)} more", rest)] if rest else []
+    )
     for n, (name, phases) in enumerate(groups):
         colour = style.REST if rest and n == len(groups) - 1 else style.SERIES[n % len(style.SERIES)]
         heights = [sum(float(row["phase_seconds"].get(phase, 0.0)) for phase in phases) for row in rows]
@@ -161,7 +177,12 @@ def draw_phases(history: History) -> Figure | None:
         names.append(name)
         colours.append(colour)
         notes.append(f"{sum(heights) / whole:.1%}")
-    style.dress(axes, "Where the time goes", f"seconds of each phase; mean {whole / len(rows):.1f} s an iteration", ylabel="seconds")
+    style.dress(
+        axes,
+        "Where the time goes",
+        f"seconds of each phase; mean {whole / len(rows):.1f} s an iteration",
+        ylabel="seconds",
+    )
     axes.margins(x=0.01)
     _legend(axes, names[::-1], colours[::-1], notes[::-1])
     return figure
@@ -169,19 +190,15 @@ def draw_phases(history: History) -> Figure | None:
 
 def draw_curriculum(history: History) -> Figure | None:
     """The task distribution: share drawn for relevance, normalised entropy, largest probability."""
-    panels = [
-        ("curriculum/relevance_share", "Drawn for relevance", "share of the tasks played", style.GREEN, True),
-        ("curriculum/entropy", "Entropy", "of the task distribution, in nats", style.BLUE, False),
-        ("curriculum/largest_p", "Largest probability", "of one task", style.ORANGE, False),
-    ]
-    found = [(column(history, key), *rest) for key, *rest in panels if column(history, key)[0]]
-    if not found:
+    panels = [panel for panel in _CURRICULUM if column(history, panel[0])[0]]
+    if not panels:
         return None
-    figure, axes_list = style.new_figure(len(found), height=3.4, width=max(5.0, 3.4 * len(found)))
-    for axes, ((x, y), title, subtitle, colour, share) in zip(axes_list, found, strict=True):
+    figure, axes_list = style.new_figure(len(panels), height=3.4, width=max(5.0, 3.4 * len(panels)))
+    for axes, (key, title, subtitle, colour) in zip(axes_list, panels, strict=True):
+        x, y = column(history, key)
         axes.plot(x, y, color=colour, linewidth=2.2, marker="o" if len(x) == 1 else None)
-        style.dress(axes, str(title), str(subtitle))
-        if share:
+        style.dress(axes, title, subtitle)
+        if key.endswith("_share"):
             style.percent(axes)
         else:
             low, high = min(y), max(y)
@@ -191,29 +208,17 @@ def draw_curriculum(history: History) -> Figure | None:
     return figure
 
 
-def column(history: History, key: str) -> tuple[list[float], list[float]]:
-    """Iterations and values of a metric where it is a finite number."""
-    pairs = [(float(row["iteration"]), value) for row in history if (value := number(row, key)) is not None]
-    return [x for x, _ in pairs], [y for _, y in pairs]
-
-
-def number(row: Mapping[str, Any], key: str) -> float | None:
-    """A finite number of a row, or None."""
-    value = row.get(key)
-    return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None
-
-
 def shorten(text: str, limit: int = 26) -> str:
     """One line of printable characters; `$` would start matplotlib's formulas."""
     line = " ".join("".join(c if c.isprintable() else " " for c in text).replace("$", "").split()) or "unnamed"
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
-def _legend(axes: Any, names: Sequence[str], colours: Sequence[str], notes: Sequence[str] | None) -> None:
+def _legend(axes: Any, names: Sequence[str], colours: Sequence[str], notes: Sequence[str]) -> None:
     from matplotlib.patches import Patch
 
     handles = [Patch(facecolor=colour, linewidth=0) for colour in colours]
-    labels = [f"{name}  {note}" for name, note in zip(names, notes, strict=True)] if notes else list(names)
+    labels = [f"{name}  {note}" for name, note in zip(names, notes, strict=True)]
     axes.legend(
         handles,
         labels,

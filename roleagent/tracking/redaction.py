@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 MASK = "***"
-_WORDS = frozenset(
-    "secret secrets password passwords passwd pwd passphrase token apikey credential credentials authorization "
-    "bearer cookie signature".split()
-)
+_WORDS = frozenset({
+    "secret", "secrets", "password", "passwords", "passwd", "pwd", "passphrase", "token", "apikey", "credential",
+    "credentials", "authorization", "bearer", "cookie", "signature",
+})  # fmt: skip
 _PAIRS = frozenset({("api", "key"), ("access", "key"), ("private", "key"), ("account", "key"), ("encryption", "key")})
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _SPLIT = re.compile(r"[^A-Za-z0-9]+")
@@ -37,7 +38,7 @@ def looks_secret(key: str) -> bool:
     words = [word.lower() for part in _SPLIT.split(key) for word in _CAMEL.split(part) if word]
     if any(word in _WORDS for word in words):
         return True
-    return any(pair in _PAIRS for pair in zip(words, words[1:], strict=False))
+    return any(pair in _PAIRS for pair in pairwise(words))
 
 
 def redact(text: str) -> str:
@@ -56,7 +57,9 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     for key, value in values.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping):
-            flat |= {inner: MASK if looks_secret(str(key)) else text for inner, text in flatten(value, f"{name}.").items()}
+            flat |= {
+                inner: MASK if looks_secret(str(key)) else text for inner, text in flatten(value, f"{name}.").items()
+            }
         elif looks_secret(str(key)):
             flat[name] = MASK if value else ""
         else:

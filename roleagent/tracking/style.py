@@ -50,7 +50,8 @@ def dress(axes: Axes, title: str, subtitle: str = "", *, xlabel: str = "iteratio
     axes.grid(axis="y", color=GRID, linewidth=0.9)
     axes.set_axisbelow(True)
     axes.tick_params(colors=MUTED, labelsize=9, length=0, pad=5)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=9, min_n_ticks=1))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=9, steps=[1, 2, 5, 10], min_n_ticks=1))
+    axes.margins(x=0.012)
     axes.set_xlabel(xlabel, fontsize=9.5, color=MUTED)
     if ylabel:
         axes.set_ylabel(ylabel, fontsize=9.5, color=MUTED)
@@ -92,10 +93,11 @@ def end_labels(
         )
 
 
-def smooth(values: Sequence[float], weight: float = 0.75) -> list[float]:
-    """Exponential moving average, without the bias of its first value (as Adam corrects it)."""
-    averaged, total = [], 0.0
-    for n, value in enumerate(values, start=1):
-        total = weight * total + (1 - weight) * value
-        averaged.append(total / (1 - weight**n))
+def smooth(values: Sequence[float]) -> list[float]:
+    """Centred moving average over up to 9 points, fewer in short runs; it does not lag."""
+    reach = min(4, len(values) // 8)
+    averaged = []
+    for n in range(len(values)):
+        window = values[max(0, n - reach) : n + reach + 1]
+        averaged.append(sum(window) / len(window))
     return averaged

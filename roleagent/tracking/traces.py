@@ -84,7 +84,11 @@ def episode_spans(trajectory: Trajectory, diagnosis: Diagnosis | None = None) ->
 
 def _model_span(step: Step, states: tuple[str, ...], start: int, end: int) -> SpanRecord:
     compared = [
-        {"horizon": h, "predicted": text, "happened": states[step.index + h - 1] if step.index + h <= len(states) else None}
+        {
+            "horizon": h,
+            "predicted": text,
+            "happened": states[step.index + h - 1] if step.index + h <= len(states) else None,
+        }
         for h, text in enumerate(step.predictions, start=1)
     ]
     return SpanRecord(
@@ -224,7 +228,7 @@ def _assessments(identifier: str, trajectory: Trajectory, diagnosis: Diagnosis |
     from mlflow.entities import AssessmentSource, Feedback
 
     code = AssessmentSource(source_type="CODE", source_id="environment")
-    stamp = {"create_time_ms": time_ms, "last_update_time_ms": time_ms, "trace_id": identifier}
+    stamp: dict[str, Any] = {"create_time_ms": time_ms, "last_update_time_ms": time_ms, "trace_id": identifier}
     found = [Feedback(name="success", value=trajectory.success, source=code, **stamp)]
     if diagnosis is not None and diagnosis.status is DiagnosisStatus.VALID:
         judge = AssessmentSource(source_type="LLM_JUDGE", source_id="agent-in-world")

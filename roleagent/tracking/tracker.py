@@ -267,12 +267,20 @@ class Tracker:
             description: of the version.
         """
         run = self._active()
-        wanted = {"roleagent.run_id": self._run_id, "roleagent.iteration": str(iteration)}
-        labels = {**wanted, "roleagent.checkpoint": redact(uri), **{k: _value(v) for k, v in (tags or {}).items()}}
+        wanted = {
+            "roleagent.run_id": self._run_id,
+            "roleagent.iteration": str(iteration),
+            "roleagent.checkpoint": redact(uri),
+        }
+        labels = {**wanted, **{k: _value(v) for k, v in (tags or {}).items()}}
         with guard(f"register model {name}"):
             self._ensure_model(name)
             version = next(
-                (v for v in self._client.search_model_versions(f"name='{_quoted(name)}'") if wanted.items() <= v.tags.items()),
+                (
+                    v
+                    for v in self._client.search_model_versions(f"name='{_quoted(name)}'")
+                    if wanted.items() <= v.tags.items()
+                ),
                 None,
             )
             if version is None:
@@ -363,7 +371,7 @@ def _version(version: MlflowVersion) -> ModelVersion:
     return ModelVersion(
         name=version.name,
         version=str(version.version),
-        uri=version.tags.get("roleagent.checkpoint", version.source),
+        uri=version.tags.get("roleagent.checkpoint") or version.source or "",
         run_id=version.tags.get("roleagent.run_id", ""),
         iteration=int(version.tags.get("roleagent.iteration", -1)),
         aliases=tuple(version.aliases),
