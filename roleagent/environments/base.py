@@ -1,0 +1,96 @@
+"""The contract of an environment: three methods, text in, text out.
+
+To add an environment, write one folder with a class that has these three methods, register it, and let
+`roleagent.environments.checker.check_environment` pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from roleagent.types import Split, Task
+
+
+class Observation:
+    """What the agent sees: `text`, and the commands that are possible now, if the environment can list them.
+
+    `admissible` may be given as a function without arguments: it is called once, when somebody first asks.
+    """
+
+    __slots__ = ("_admissible", "text")
+
+    def __init__(self, text: str, admissible: tuple[str, ...] | Callable[[], tuple[str, ...]] = ()) -> None:
+        self.text = text
+        self._admissible = admissible
+
+    @property
+    def admissible(self) -> tuple[str, ...]:
+        """Return the commands that are possible now; empty where the environment has no such list."""
+        if not isinstance(self._admissible, tuple):
+            self._admissible = self._admissible()
+        return self._admissible
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Observation):
+            return NotImplemented
+        return self.text == other.text and self.admissible == other.admissible
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    def __repr__(self) -> str:
+        return f"Observation({self.text!r})"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one action led to."""
+
+    observation: Observation
+    reward: float  #: r_t, within the environment's `reward_range`
+    done: bool  #: the episode is over; a further step is an error
+    success: bool  #: the task is solved
+    score: float  #: the environment's outcome so far: 1/0, or its own score
+    valid: bool  #: the action was understood and possible
+
+
+@runtime_checkable
+class Environment(Protocol):
+    """One instance plays one episode at a time. The step limit is the caller's matter."""
+
+    @property
+    def name(self) -> str:
+        """Name in the registry."""
+        ...
+
+    @property
+    def reward_range(self) -> tuple[float, float]:
+        """Lowest and highest reward of a single step."""
+        ...
+
+    @property
+    def guide(self) -> str:
+        """The action grammar, for a model that was never trained on it."""
+        ...
+
+    def tasks(self, split: Split) -> Sequence[Task]:
+        """Return the tasks of a split. Cheap: no game is built."""
+        ...
+
+    def reset(self, task_id: str) -> tuple[str, Observation]:
+        """Begin the task and return (goal sentence, first observation s_1).
+
+        Raises:
+            ConfigError: the task id is unknown.
+        """
+        ...
+
+    def step(self, action: str) -> Outcome:
+        """Do the action and return what it led to.
+
+        Raises:
+            EnvironmentFault: no episode is running.
+        """
+        ...

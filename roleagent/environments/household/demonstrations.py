@@ -1,0 +1,114 @@
+"""Demonstrations: what the expert, or a demonstrator with habits, does in a game. A pure function of its arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from roleagent.environments.household.engine import Game, apply, is_won, look_text
+from roleagent.environments.household.expert import Expert
+from roleagent.environments.household.failures import MISTAKES, Label, Occasion, Script, task_phrase
+from roleagent.environments.household.generator import Draws, generate, parse_task_id, task_type_of
+from roleagent.errors import ConfigError
+from roleagent.types import Task
+
+#: Failure type -> probability at its occasion. About two episodes of five fail at level small.
+DEFAULT_HABITS: Mapping[str, float] = {
+    "repeated exploration": 0.08,
+    "unopened receptacle": 0.3,
+    "wrong object": 0.06,
+    "missing treatment": 0.15,
+    "wrong treatment": 0.12,
+    "premature placement": 0.1,
+    "wrong receptacle": 0.1,
+    "closed target": 0.15,
+    "lamp not used": 0.25,
+    "second object forgotten": 0.3,
+    "invalid action": 0.06,
+}
+
+
+class DemonstrationStep(NamedTuple):
+    """Step t: s_t, why, a_t, s_{t+1}, and whether the action was possible."""
+
+    state: str
+    reasoning: str
+    action: str
+    next_state: str
+    valid: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Demonstration:
+    """One episode. `label` is there iff a scripted mistake made it fail."""
+
+    task: Task
+    goal: str
+    steps: tuple[DemonstrationStep, ...]
+    success: bool
+    label: Label | None
+
+
+def demonstrate(
+    task_id: str, seed: int = 0, habits: Mapping[str, float] | None = None, max_steps: int = 20
+) -> Demonstration:
+    """Return what the demonstrator does in a game of any id space, up to `max_steps` steps.
+
+    Without habits it is the pure expert. `habits` maps a failure type to the probability that the demonstrator makes
+    this mistake at its first occasion of the episode; there is at most one mistake an episode.
+
+    Raises:
+        ConfigError: the task id or a failure type is unknown.
+    """
+    level, space, index = parse_task_id(task_id)
+    task = Task(task_id, "household", task_type_of(level, space, index), "heldout" if space == "heldout" else "train")
+    return play(generate(task_id), task, seed, habits or {}, max_steps)
+
+
+def play(game: Game, task: Task, seed: int, habits: Mapping[str, float], max_steps: int) -> Demonstration:
+    """Return what the demonstrator does in a given game; see :func:`demonstrate`."""
+    for name in habits:
+        if name not in MISTAKES:
+            raise ConfigError(f"unknown failure type {name!r} in habits: choose among {', '.join(MISTAKES)}")
+    waiting = [name for name in MISTAKES if habits.get(name, 0.0) > 0.0]
+    draws = Draws("demonstration", seed, task.task_id) if waiting else None
+    state, text = game.start, look_text(game, game.start)
+    expert = Expert(game.goal_text, text)
+    script: Script | None = None
+    begun = critical = 0
+    steps: list[DemonstrationStep] = []
+    success = False
+    while len(steps) < max_steps and not success:
+        if script is None:
+            move = expert.move()
+            reasoning, action = move.reasoning, move.action
+            if draws is not None:
+                occasion = Occasion(game, expert, move, draws)
+                for name in waiting:
+                    found = MISTAKES[name](occasion)
+                    if found is not None:
+                        waiting.remove(name)
+                        if draws.uniform() < habits[name]:
+                            script = found
+                            begun = len(steps) + 1
+                            break
+        if script is not None:
+            reasoning, action, is_mistake = next(script.moves)
+            if is_mistake:
+                critical = len(steps) + 1
+        state, answer, valid = apply(game, state, action)
+        expert.observe(answer)
+        steps.append(DemonstrationStep(text, reasoning, action, answer, valid))
+        text = answer
+        success = is_won(game, state)
+    label = None
+    if script is not None and not success:
+        label = Label(
+            failure_type=script.failure_type,
+            root_cause=script.root_cause,
+            critical_step=critical or begun,
+            lesson=script.lesson,
+            retrieval_query=f"{script.failure_type}: {task_phrase(expert)}",
+        )
+    return Demonstration(task, game.goal_text, tuple(steps), success, label)

@@ -1,0 +1,393 @@
+"""A pure engine for ALFWorld's text games, in ALFWorld's own words.
+
+`Game` is what never changes, `State` is what does; both are immutable, and `apply` maps (game, state, command) to
+(next state, text, valid). The preconditions and effects are those of ALFWorld's `domain.pddl`, the texts those of
+its grammar file (the grammar since December 2024: "move X to Y"). Things stand in the order in which they are shown.
+
+Simplified: an object is examined only while it is held, as in the command lists of the stock engine, although the
+PDDL would allow it for every visible object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+NOTHING_HAPPENS = "Nothing happens."
+NOBODY = -1  #: `State.held` with empty hands
+
+CLEAN, HOT, COOL, TOGGLED, SLICED = 1, 2, 4, 8, 16  #: bits of `State.flags`
+
+HELP = """
+Available commands:
+  look:                             look around your current location
+  inventory:                        check your current inventory
+  go to (receptacle):               move to a receptacle
+  open (receptacle):                open a receptacle
+  close (receptacle):               close a receptacle
+  take (object) from (receptacle):  take an object from a receptacle
+  move (object) to (receptacle):  place an object in or on a receptacle
+  examine (something):              examine a receptacle or an object
+  use (object):                     use an object
+  heat (object) with (receptacle):  heat an object using a receptacle
+  clean (object) with (receptacle): clean an object using a receptacle
+  cool (object) with (receptacle):  cool an object using a receptacle
+  slice (object) with (object):     slice an object using a sharp object
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Receptacle:
+    """A place. `kind` is ALFRED's type without its suffix ("SinkBasin"), `name` what the agent reads ("sinkbasin 1")."""
+
+    name: str
+    kind: str
+    location: int
+    openable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Thing:
+    """An object. `can` holds the PDDL property names, for example "pickupable" and "cleanable"."""
+
+    name: str
+    kind: str
+    can: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """What wins: `count` objects of a kind, in the needed state, together in one receptacle of a kind.
+
+    With `lamp` instead of `receptacle`: hold an object of the kind where a lamp of that kind stands, turned on.
+    """
+
+    task_type: str
+    object: str
+    receptacle: str | None = None
+    state: int = 0  #: 0, CLEAN, HOT or COOL
+    count: int = 1
+    lamp: str | None = None
+
+
+class State(NamedTuple):
+    """What can change. A tuple of tuples, so a state that an observation remembers never changes under it."""
+
+    location: int
+    held: int  #: index of the object in hand, or NOBODY
+    opened: int  #: bit i: receptacle i is open
+    contents: tuple[tuple[int, ...], ...]  #: objects in each receptacle, in the order of the game's objects
+    flags: tuple[int, ...]  #: bits of each object
+    spots: tuple[tuple[int, ...], ...]  #: objectAtLocation: the locations of each object
+
+
+@dataclass(frozen=True)
+class Game:
+    """One game: its room, its objects, its goal and its first state. Indices follow the order of display."""
+
+    receptacles: tuple[Receptacle, ...]
+    things: tuple[Thing, ...]
+    can_contain: Mapping[str, frozenset[str]]  #: receptacle kind -> object kinds
+    goal: Goal
+    goal_text: str
+    start: State
+    inside: Mapping[int, tuple[int, ...]] = field(default_factory=dict)  #: inReceptacleObject: outer -> inner objects
+
+    @cached_property
+    def receptacle_index(self) -> dict[str, int]:
+        """Index of each receptacle's name."""
+        return {receptacle.name: index for index, receptacle in enumerate(self.receptacles)}
+
+    @cached_property
+    def thing_index(self) -> dict[str, int]:
+        """Index of each object's name."""
+        return {thing.name: index for index, thing in enumerate(self.things)}
+
+    def here(self, location: int) -> list[int]:
+        """Return the receptacles at a location."""
+        return [index for index, receptacle in enumerate(self.receptacles) if receptacle.location == location]
+
+
+def listing(names: list[str]) -> str:
+    """Join names as ALFWorld does: "a x", "a x, and a y", "nothing"."""
+    if not names:
+        return "nothing"
+    if len(names) == 1:
+        return f"a {names[0]}"
+    return ", ".join([f"a {name}" for name in names[:-1]]) + f", and a {names[-1]}"
+
+
+def is_open(game: Game, state: State, index: int) -> bool:
+    """Tell whether hands can reach into the receptacle: open, or without a door."""
+    return not game.receptacles[index].openable or bool(state.opened >> index & 1)
+
+
+def receptacle_text(game: Game, state: State, index: int) -> str:
+    """Describe a receptacle and what can be seen in or on it."""
+    receptacle = game.receptacles[index]
+    name = receptacle.name
+    if receptacle.openable and not state.opened >> index & 1:
+        return f"The {name} is closed."
+    seen = listing([game.things[thing].name for thing in state.contents[index]])
+    if receptacle.openable:
+        return f"The {name} is open. In it, you see {seen}."
+    return f"On the {name}, you see {seen}."
+
+
+def thing_text(game: Game, state: State, index: int) -> str:
+    """Describe an object. The first condition that holds decides, in the grammar's order."""
+    thing, flags = game.things[index], state.flags[index]
+    name = thing.name
+    if "isReceptacleObject" in thing.can:
+        inner = listing([game.things[other].name for other in game.inside.get(index, ())])
+        return f"This is a normal {name}. In it, you see {inner}."
+    clean, hot, cool, cut = flags & CLEAN, flags & HOT, flags & COOL, flags & SLICED
+    if clean and (hot or cool):
+        words = "hot and clean" if hot else "cool and clean"
+    elif cut and (clean or hot or cool):
+        words = "clean" if clean else "hot" if hot else "cool"
+    else:
+        words = "hot" if hot else "clean" if clean else "cold" if cool else ""
+    if words:
+        return f"This is a {words} sliced {name}." if cut else f"This is a {words} {name}."
+    if "toggleable" in thing.can:
+        return f"This {name} is on." if flags & TOGGLED else f"This {name} is off."
+    if "sliceable" in thing.can and cut:
+        return f"This is a sliced {name}."
+    return f"There's nothing special about {name}."
+
+
+def look_text(game: Game, state: State) -> str:
+    """Describe where the agent stands: the whole room at first, afterwards what it faces."""
+    here = game.here(state.location)
+    if not here:
+        room = listing([receptacle.name for receptacle in game.receptacles])
+        return f"You are in the middle of a room. Looking quickly around you, you see {room}."
+    facing = [game.receptacles[index].name for index in here]
+    front = facing[0] if len(facing) == 1 else ", ".join(facing[:-1]) + f", and {facing[-1]}"
+    floor = [
+        thing.name
+        for index, thing in enumerate(game.things)
+        if state.location in state.spots[index] and any(index not in state.contents[place] for place in here)
+    ]
+    return f"You are facing the {front}. Next to it, you see {listing(floor)}."
+
+
+def is_won(game: Game, state: State) -> bool:
+    """Tell whether the goal holds."""
+    goal = game.goal
+    if goal.lamp is not None:
+        if state.held == NOBODY or game.things[state.held].kind != goal.object:
+            return False
+        return any(
+            game.things[thing].kind == goal.lamp and state.flags[thing] & TOGGLED
+            for place in game.here(state.location)
+            for thing in state.contents[place]
+        )
+    for index, contents in enumerate(state.contents):
+        if contents and game.receptacles[index].kind == goal.receptacle:
+            fit = 0
+            for thing in contents:
+                if game.things[thing].kind == goal.object and state.flags[thing] & goal.state == goal.state:
+                    fit += 1
+            if fit >= goal.count:
+                return True
+    return False
+
+
+def _replace(values: tuple[tuple[int, ...], ...], index: int, value: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    return (*values[:index], value, *values[index + 1 :])
+
+
+def _marked(state: State, thing: int, add: int, remove: int = 0) -> State:
+    flags = state.flags
+    return state._replace(flags=(*flags[:thing], flags[thing] & ~remove | add, *flags[thing + 1 :]))
+
+
+def _treat(game: Game, state: State, verb: str, thing: int, place: int) -> tuple[State, str] | None:
+    kinds, ability, add, remove = TREATMENTS[verb]
+    if state.held != thing or game.receptacles[place].kind not in kinds or ability not in game.things[thing].can:
+        return None
+    text = f"You {verb} the {game.things[thing].name} using the {game.receptacles[place].name}."
+    return _marked(state, thing, add, remove), text
+
+
+#: verb -> (receptacle kinds, PDDL property, flag set, flag cleared)
+TREATMENTS: dict[str, tuple[tuple[str, ...], str, int, int]] = {
+    "clean": (("Sink", "SinkBasin"), "cleanable", CLEAN, 0),
+    "heat": (("Microwave",), "heatable", HOT, COOL),
+    "cool": (("Fridge",), "coolable", COOL, HOT),
+}
+
+
+def apply(game: Game, state: State, command: str) -> tuple[State, str, bool]:
+    """Return (next state, text, valid). An impossible command says "Nothing happens." and changes nothing."""
+    result = _apply(game, state, command)
+    if result is None:
+        return state, NOTHING_HAPPENS, False
+    return result[0], result[1], True
+
+
+def _apply(game: Game, state: State, command: str) -> tuple[State, str] | None:
+    verb, _, rest = command.partition(" ")
+    if verb == "go":
+        place = game.receptacle_index.get(rest[3:]) if rest.startswith("to ") else None
+        return None if place is None else _go(game, state, place)
+    if verb in ("open", "close"):
+        place = game.receptacle_index.get(rest)
+        return None if place is None else _door(game, state, verb, place)
+    if verb == "take":
+        name, _, where = rest.partition(" from ")
+        return _take(game, state, name, where)
+    if verb == "move":
+        name, _, where = rest.partition(" to ")
+        return _put(game, state, name, where)
+    if verb in TREATMENTS:
+        name, _, where = rest.partition(" with ")
+        thing, place = game.thing_index.get(name), game.receptacle_index.get(where)
+        if thing is None or place is None or game.receptacles[place].location != state.location:
+            return None
+        return _treat(game, state, verb, thing, place)
+    if verb == "use":
+        return _use(game, state, rest)
+    if verb == "examine":
+        return _examine(game, state, rest)
+    if verb == "slice":
+        name, _, knife = rest.partition(" with ")
+        return _slice(game, state, name, knife)
+    if command == "look":
+        return state, look_text(game, state)
+    if command == "inventory":
+        carried = "anything" if state.held == NOBODY else f"a {game.things[state.held].name}"
+        return state, f"You are not carrying {carried}." if state.held == NOBODY else f"You are carrying: {carried}."
+    if command == "help":
+        return state, HELP
+    return None
+
+
+def _go(game: Game, state: State, place: int) -> tuple[State, str] | None:
+    receptacle = game.receptacles[place]
+    if receptacle.location == state.location:
+        return None
+    state = state._replace(location=receptacle.location)
+    return state, f"You arrive at {receptacle.name}. {receptacle_text(game, state, place)}"
+
+
+def _door(game: Game, state: State, verb: str, place: int) -> tuple[State, str] | None:
+    receptacle = game.receptacles[place]
+    opened = bool(state.opened >> place & 1)
+    if not receptacle.openable or receptacle.location != state.location or opened != (verb == "close"):
+        return None
+    state = state._replace(opened=state.opened ^ (1 << place))
+    if verb == "close":
+        return state, f"You close the {receptacle.name}."
+    return state, f"You open the {receptacle.name}. {receptacle_text(game, state, place)}"
+
+
+def _take(game: Game, state: State, name: str, where: str) -> tuple[State, str] | None:
+    thing, place = game.thing_index.get(name), game.receptacle_index.get(where)
+    if thing is None or place is None or state.held != NOBODY or game.receptacles[place].location != state.location:
+        return None
+    if thing not in state.contents[place] or "pickupable" not in game.things[thing].can:
+        return None
+    if not is_open(game, state, place):
+        return None
+    rest = tuple(other for other in state.contents[place] if other != thing)
+    spots = tuple(spot for spot in state.spots[thing] if spot != state.location)
+    state = state._replace(
+        held=thing,
+        contents=_replace(state.contents, place, rest),
+        spots=_replace(state.spots, thing, spots),
+    )
+    return state, f"You pick up the {name} from the {where}."
+
+
+def _put(game: Game, state: State, name: str, where: str) -> tuple[State, str] | None:
+    thing, place = game.thing_index.get(name), game.receptacle_index.get(where)
+    if thing is None or place is None or state.held != thing:
+        return None
+    receptacle = game.receptacles[place]
+    if receptacle.location != state.location or not is_open(game, state, place):
+        return None
+    if game.things[thing].kind not in game.can_contain.get(receptacle.kind, frozenset()):
+        return None
+    contents = tuple(sorted({*state.contents[place], thing}))
+    spots = tuple(sorted({*state.spots[thing], state.location}))
+    state = state._replace(
+        held=NOBODY,
+        contents=_replace(state.contents, place, contents),
+        spots=_replace(state.spots, thing, spots),
+    )
+    return state, f"You move the {name} to the {where}."
+
+
+def _use(game: Game, state: State, name: str) -> tuple[State, str] | None:
+    thing = game.thing_index.get(name)
+    if thing is None or "toggleable" not in game.things[thing].can:
+        return None
+    if not any(thing in state.contents[place] for place in game.here(state.location)):
+        return None
+    return _marked(state, thing, TOGGLED), f"You turn on the {name}."
+
+
+def _examine(game: Game, state: State, name: str) -> tuple[State, str] | None:
+    place = game.receptacle_index.get(name)
+    if place is not None:
+        if game.receptacles[place].location != state.location:
+            return None
+        return state, receptacle_text(game, state, place)
+    thing = game.thing_index.get(name)
+    if thing is None or state.held != thing:
+        return None
+    return state, thing_text(game, state, thing)
+
+
+def _slice(game: Game, state: State, name: str, knife: str) -> tuple[State, str] | None:
+    thing, tool = game.thing_index.get(name), game.thing_index.get(knife)
+    if thing is None or tool is None or state.held != tool or game.things[tool].kind not in ("Knife", "ButterKnife"):
+        return None
+    if "sliceable" not in game.things[thing].can or state.location not in state.spots[thing]:
+        return None
+    return _marked(state, thing, SLICED), f"You sliced the {name} with the {knife}."
+
+
+def admissible(game: Game, state: State) -> tuple[str, ...]:
+    """Return every possible command, sorted as the stock engine sorts them."""
+    commands = ["help", "inventory", "look"]
+    held = None if state.held == NOBODY else game.things[state.held]
+    for index, receptacle in enumerate(game.receptacles):
+        name = receptacle.name
+        if receptacle.location != state.location:
+            commands.append(f"go to {name}")
+            continue
+        commands.append(f"examine {name}")
+        reachable = is_open(game, state, index)
+        if receptacle.openable:
+            commands.append(f"close {name}" if reachable else f"open {name}")
+        for thing in state.contents[index]:
+            if "toggleable" in game.things[thing].can:
+                commands.append(f"use {game.things[thing].name}")
+        if held is None:
+            if reachable:
+                commands.extend(
+                    f"take {game.things[thing].name} from {name}"
+                    for thing in state.contents[index]
+                    if "pickupable" in game.things[thing].can
+                )
+            continue
+        if reachable and held.kind in game.can_contain.get(receptacle.kind, frozenset()):
+            commands.append(f"move {held.name} to {name}")
+        for verb, (kinds, ability, _, _) in TREATMENTS.items():
+            if receptacle.kind in kinds and ability in held.can:
+                commands.append(f"{verb} {held.name} with {name}")
+    if held is not None:
+        commands.append(f"examine {held.name}")
+        if held.kind in ("Knife", "ButterKnife"):
+            commands.extend(
+                f"slice {thing.name} with {held.name}"
+                for index, thing in enumerate(game.things)
+                if "sliceable" in thing.can and state.location in state.spots[index]
+            )
+    return tuple(sorted(set(commands)))

@@ -1,0 +1,226 @@
+"""An expert that knows only what it has observed.
+
+It searches the receptacles in the order of the room's first description and skips those already searched, opens what
+is closed, remembers what it saw on the way, and never asks the game. So it plays generated homes and real ALFWorld
+games alike. Every move has a short canonical reasoning: the current subgoal.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from roleagent.errors import EnvironmentFault
+
+MoveKind = Literal[
+    "search_go",
+    "search_open",
+    "fetch_go",
+    "fetch_open",
+    "take",
+    "treat_go",
+    "treat",
+    "place_go",
+    "place_open",
+    "place",
+    "lamp_go",
+    "use",
+]
+Verb = Literal["", "clean", "heat", "cool"]
+
+APPLIANCES: dict[str, str] = {"clean": "sinkbasin", "heat": "microwave", "cool": "fridge"}
+_ADJECTIVES: dict[str, Verb] = {"clean": "clean", "hot": "heat", "cool": "cool"}
+_GOALS = (
+    (re.compile(r"put a (?P<state>clean|hot|cool) (?P<object>\w+) in (?P<place>\w+)\."), 1),
+    (re.compile(r"(?P<state>clean|heat|cool) some (?P<object>\w+) and put it in (?P<place>\w+)\."), 1),
+    (re.compile(r"put two (?P<object>\w+) in (?P<place>\w+)\."), 2),
+    (re.compile(r"find two (?P<object>\w+) and put them in (?P<place>\w+)\."), 2),
+    (re.compile(r"put (?:a|some) (?P<object>\w+) (?:in|on) (?P<place>\w+)\."), 1),
+    (re.compile(r"examine the (?P<object>\w+) with the (?P<lamp>\w+)\."), 1),
+    (re.compile(r"look at (?P<object>\w+) under the (?P<lamp>\w+)\."), 1),
+)
+_NAME = re.compile(r"a ([a-z]+ \d+)")
+_SEEN = re.compile(r"(?:On the ([a-z]+ \d+)|The ([a-z]+ \d+) is open\. In it), you see (.*)\.$")
+
+
+class Wish(NamedTuple):
+    """The goal sentence, understood. Words are as the game writes them ("mug", "cabinet")."""
+
+    object: str
+    place: str  #: receptacle word; "" for the lamp task
+    lamp: str  #: lamp word; "" for the others
+    verb: Verb
+    count: int
+
+
+class Move(NamedTuple):
+    """What the expert does next and why."""
+
+    kind: MoveKind
+    reasoning: str
+    action: str
+
+
+def understand(goal: str) -> Wish:
+    """Read a goal sentence.
+
+    Raises:
+        EnvironmentFault: the sentence has none of ALFWorld's wordings.
+    """
+    for pattern, count in _GOALS:
+        match = pattern.fullmatch(goal)
+        if match is not None:
+            found = match.groupdict()
+            state = found.get("state") or ""
+            verb = _ADJECTIVES.get(state, state)
+            return Wish(found["object"], found.get("place") or "", found.get("lamp") or "", verb, count)  # type: ignore[arg-type]
+    raise EnvironmentFault(f"household goal {goal!r} has none of ALFWorld's wordings")
+
+
+def kind_of(name: str) -> str:
+    """Return the kind word of a name: "mug 1" -> "mug"."""
+    return name.partition(" ")[0]
+
+
+@dataclass
+class Memory:
+    """All that observations have told so far."""
+
+    order: list[str]  #: receptacles as first described
+    at: str = ""
+    held: str = ""
+    searched: list[str] = field(default_factory=list)  #: receptacles whose content was seen, in that order
+    visited: list[str] = field(default_factory=list)  #: receptacles where the agent has been, in that order
+    closed: set[str] = field(default_factory=set)  #: receptacles last seen closed
+    seen: dict[str, str] = field(default_factory=dict)  #: object -> receptacle where it was last seen
+    treated: dict[str, str] = field(default_factory=dict)  #: object -> verb
+
+    @staticmethod
+    def of(first_observation: str) -> Memory:
+        """Begin with the room's first description."""
+        return Memory(order=_NAME.findall(first_observation))
+
+    def observe(self, text: str) -> None:
+        """Take in the answer to the last command."""
+        words = text.split(" ", 4)
+        verb = words[1] if len(words) > 1 else ""
+        if verb == "arrive":
+            self.at = f"{words[3]} {words[4].partition('.')[0]}"
+            if self.at not in self.visited:
+                self.visited.append(self.at)
+            if text.endswith(" is closed."):
+                self.closed.add(self.at)
+                return
+        elif verb == "open":
+            self.closed.discard(self.at)
+        elif verb == "close":
+            self.closed.add(text[14:-1])
+            return
+        elif verb == "pick":
+            self.held = text[16:].partition(" from the ")[0]
+            self.seen.pop(self.held, None)
+            return
+        elif verb == "move":
+            name, _, place = text[13:-1].partition(" to the ")
+            self.held = ""
+            self.seen[name] = place
+            return
+        elif verb in APPLIANCES and words[0] == "You":
+            self.treated[self.held] = verb
+            return
+        match = _SEEN.search(text)
+        if match is None:
+            return
+        place = match[1] or match[2]
+        if place not in self.searched:
+            self.searched.append(place)
+        for name in _NAME.findall(match[3]):
+            self.seen[name] = place
+
+
+class Expert:
+    """Plays one episode: `move()` says what to do, `observe(text)` takes in the answer."""
+
+    def __init__(self, goal: str, first_observation: str) -> None:
+        self.wish = understand(goal)
+        self.memory = Memory.of(first_observation)
+        self.target = self._first(self.wish.place) if self.wish.place else ""
+        self.appliance = self._first(APPLIANCES[self.wish.verb]) if self.wish.verb else ""
+
+    def _first(self, kind: str) -> str:
+        for name in self.memory.order:
+            if kind_of(name) == kind:
+                return name
+        raise EnvironmentFault(f"household room has no {kind}, which the goal needs")
+
+    def observe(self, text: str) -> None:
+        """Take in the answer to the last command."""
+        self.memory.observe(text)
+
+    def done(self, name: str) -> bool:
+        """Tell whether an object lies as the goal asks."""
+        if self.memory.seen.get(name) != self.target:
+            return False
+        return not self.wish.verb or self.memory.treated.get(name) == self.wish.verb
+
+    def placed(self) -> int:
+        """Return how many objects lie as the goal asks."""
+        return sum(kind_of(name) == self.wish.object and self.done(name) for name in self.memory.seen)
+
+    def move(self) -> Move:
+        """Return the next move."""
+        memory, wish = self.memory, self.wish
+        if not memory.held or kind_of(memory.held) != wish.object:
+            return self._acquire()
+        if wish.lamp:
+            return self._light()
+        if wish.verb and memory.treated.get(memory.held) != wish.verb:
+            reasoning = f"{wish.verb} {memory.held}"
+            if memory.at != self.appliance:
+                return Move("treat_go", reasoning, f"go to {self.appliance}")
+            return Move("treat", reasoning, f"{wish.verb} {memory.held} with {self.appliance}")
+        reasoning = f"place {memory.held} in {wish.place}"
+        if memory.at != self.target:
+            return Move("place_go", reasoning, f"go to {self.target}")
+        if self.target in memory.closed:
+            return Move("place_open", reasoning, f"open {self.target}")
+        return Move("place", reasoning, f"move {memory.held} to {self.target}")
+
+    def _acquire(self) -> Move:
+        memory, wish = self.memory, self.wish
+        known = [name for name in memory.seen if kind_of(name) == wish.object and not self.done(name)]
+        if not known:
+            second = "second " if wish.count == 2 and self.placed() else ""
+            return self.search(f"find {second}{wish.object}")
+        here = [name for name in known if memory.seen[name] == memory.at]
+        name = here[0] if here else known[0]
+        place = memory.seen[name]
+        if memory.at != place:
+            return Move("fetch_go", f"take {name}", f"go to {place}")
+        if place in memory.closed:
+            return Move("fetch_open", f"take {name}", f"open {place}")
+        return Move("take", f"take {name}", f"take {name} from {place}")
+
+    def _light(self) -> Move:
+        memory = self.memory
+        lamps = [name for name in memory.seen if kind_of(name) == self.wish.lamp]
+        if not lamps:
+            return self.search(f"find {self.wish.lamp}")
+        here = [name for name in lamps if memory.seen[name] == memory.at]
+        lamp = here[0] if here else lamps[0]
+        if memory.seen[lamp] != memory.at:
+            return Move("lamp_go", f"use {lamp}", f"go to {memory.seen[lamp]}")
+        return Move("use", f"use {lamp}", f"use {lamp}")
+
+    def search(self, reasoning: str) -> Move:
+        """Open what is closed here, else go to the first receptacle of the room's order that was not searched."""
+        memory = self.memory
+        if memory.at in memory.closed and memory.at not in memory.searched:
+            return Move("search_open", reasoning, f"open {memory.at}")
+        for name in memory.order:
+            if name not in memory.searched and name != memory.at:
+                return Move("search_go", reasoning, f"go to {name}")
+        memory.searched.clear()  # everything was searched in vain: begin again
+        other = next(name for name in memory.order if name != memory.at)
+        return Move("search_go", reasoning, f"go to {other}")
