@@ -94,8 +94,8 @@ class S3Store:
     def put(self, key: str, data: bytes, *, if_absent: bool = False) -> None:
         """Write an object whole; see `ObjectStore.put`.
 
-        A retried conditional write may meet the object that its own first attempt left. `ObjectExistsError` then says only
-        that an object is there; the commit compares contents.
+        A retried conditional write may meet the object that its own first attempt left. `ObjectExistsError` then says
+        only that an object is there; the commit compares contents.
         """
         condition = {"IfNoneMatch": "*"} if if_absent else {}
         with self._explained("write", key):
