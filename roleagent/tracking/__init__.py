@@ -3,7 +3,8 @@
 The only room that imports mlflow, and only when a tracker is built.
 """
 
+from roleagent.tracking.registry import ModelVersion
 from roleagent.tracking.report import render_report, write_report
-from roleagent.tracking.tracker import ModelVersion, Tracker
+from roleagent.tracking.tracker import Tracker
 
 __all__ = ["ModelVersion", "Tracker", "render_report", "write_report"]

@@ -14,20 +14,20 @@ import math
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from roleagent.config.models import TrackingConfig
 from roleagent.errors import TrackingError
+from roleagent.tracking import registry
 from roleagent.tracking.backend import connect, guard, resolve_backend
 from roleagent.tracking.redaction import flatten, redact
+from roleagent.tracking.registry import ModelVersion
 from roleagent.tracking.traces import episode_spans, to_mlflow, trace_id
 from roleagent.types import Diagnosis, Task, Trajectory
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
-    from mlflow.entities.model_registry import ModelVersion as MlflowVersion
 
 RunStatus = Literal["FINISHED", "FAILED", "KILLED"]
 _MARKER = "iteration"
@@ -35,18 +35,6 @@ _MAX_METRICS = 1000  # MLflow's limit of one batch
 _MAX_PARAMS = 100
 _MAX_VALUE = 5000
 _BAD_KEY = re.compile(r"[^A-Za-z0-9_\-. :/]")
-
-
-@dataclass(frozen=True, slots=True)
-class ModelVersion:
-    """A registered checkpoint."""
-
-    name: str
-    version: str
-    uri: str  #: where the checkpoint lies
-    run_id: str  #: Role-Agent's run id
-    iteration: int
-    aliases: tuple[str, ...]
 
 
 class Tracker:
@@ -89,17 +77,29 @@ class Tracker:
         return frozenset(self._logged)
 
     def start_run(
-        self, run_id: str, name: str, params: Mapping[str, Any], tags: Mapping[str, str] | None = None
+        self,
+        run_id: str,
+        name: str,
+        params: Mapping[str, Any],
+        tags: Mapping[str, str] | None = None,
+        *,
+        parent: str = "",
     ) -> str:
         """Create the run, or take up the one tagged with `run_id`; return MLflow's run id.
 
-        `params` may be nested; credentials are masked. On a resumed run a parameter that changed keeps its first
-        value (MLflow forbids another) and the new one becomes a tag `resumed.<key>`.
+        Args:
+            run_id: Role-Agent's run id.
+            name: shown in the web interface.
+            params: may be nested; credentials are masked. On a resumed run a parameter that changed keeps its first
+                value (MLflow forbids another) and the new one becomes a tag `resumed.<key>`.
+            tags: of the run; credentials in values are masked.
+            parent: MLflow id of the run under which this one is shown.
         """
+        labels = {**(tags or {}), **({"mlflow.parentRunId": parent} if parent else {})}
         with guard("start the run"):
             experiment = self._experiment()
             found = self._client.search_runs(
-                [experiment], filter_string=f"tags.`roleagent.run_id` = '{_quoted(run_id)}'", max_results=1
+                [experiment], filter_string=f"tags.`roleagent.run_id` = '{registry.quoted(run_id)}'", max_results=1
             )
             if found:
                 run = found[0]
@@ -110,7 +110,7 @@ class Tracker:
                 run = self._client.create_run(experiment, tags={"roleagent.run_id": run_id}, run_name=name)
                 self._logged = set()
             self._run, self._run_id = run, run_id
-            self._log_settings(run, flatten(params), {**(tags or {})})
+            self._log_settings(run, flatten(params), labels)
         return str(run.info.run_id)
 
     def log_iteration(self, iteration: int, metrics: Mapping[str, Any], at: float | None = None) -> bool:
@@ -266,47 +266,26 @@ class Tracker:
             tags: of the version.
             description: of the version.
         """
-        run = self._active()
-        wanted = {
-            "roleagent.run_id": self._run_id,
-            "roleagent.iteration": str(iteration),
-            "roleagent.checkpoint": redact(uri),
-        }
-        labels = {**wanted, **{k: _value(v) for k, v in (tags or {}).items()}}
+        labels = {key: _value(value) for key, value in (tags or {}).items()}
         with guard(f"register model {name}"):
-            self._ensure_model(name)
-            version = next(
-                (
-                    v
-                    for v in self._client.search_model_versions(f"name='{_quoted(name)}'")
-                    if wanted.items() <= v.tags.items()
-                ),
-                None,
+            version = registry.register(
+                self._client,
+                name,
+                uri,
+                run_id=self._run_id,
+                iteration=iteration,
+                mlflow_run_id=self._active().info.run_id,
+                remote=self._backend.remote,
+                tags=labels,
+                description=description,
             )
-            if version is None:
-                version = self._client.create_model_version(
-                    name,
-                    source=self._source(uri),
-                    run_id=run.info.run_id,
-                    tags=labels,
-                    description=description,
-                    await_creation_for=0,
-                )
             if alias:
-                self._client.set_registered_model_alias(name, alias, version.version)
-            return _version(self._client.get_model_version(name, version.version))
+                self._client.set_registered_model_alias(name, alias, version)
+            return registry.describe(self._client.get_model_version(name, version))
 
     def find_model(self, name: str, alias: str = "champion") -> ModelVersion | None:
         """Return the version that an alias points to; None when there is none. Needs no started run."""
-        from mlflow.exceptions import MlflowException
-
-        with guard(f"look up {name}@{alias}"):
-            try:
-                return _version(self._client.get_model_version_by_alias(name, alias))
-            except MlflowException as error:
-                if error.error_code in {"RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"}:
-                    return None
-                raise
+        return registry.find(self._client, name, alias)
 
     def set_alias(self, name: str, alias: str, version: str) -> None:
         """Move an alias to a version. Needs no started run."""
@@ -354,29 +333,6 @@ class Tracker:
         for start in range(0, len(labels), _MAX_PARAMS):
             self._client.log_batch(run.info.run_id, tags=labels[start : start + _MAX_PARAMS])
 
-    def _ensure_model(self, name: str) -> None:
-        from mlflow.exceptions import MlflowException
-
-        try:
-            self._client.create_registered_model(name)
-        except MlflowException as error:
-            if error.error_code != "RESOURCE_ALREADY_EXISTS":
-                raise
-
-    def _source(self, uri: str) -> str:
-        return redact(uri)
-
-
-def _version(version: MlflowVersion) -> ModelVersion:
-    return ModelVersion(
-        name=version.name,
-        version=str(version.version),
-        uri=version.tags.get("roleagent.checkpoint") or version.source or "",
-        run_id=version.tags.get("roleagent.run_id", ""),
-        iteration=int(version.tags.get("roleagent.iteration", -1)),
-        aliases=tuple(version.aliases),
-    )
-
 
 def numbers(metrics: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
     """Flatten to finite numbers with keys that MLflow takes; booleans become 0 and 1, the rest is left out."""
@@ -404,9 +360,3 @@ def _key(key: str) -> str:
 
 def _value(text: str) -> str:
     return redact(str(text))[:_MAX_VALUE]
-
-
-def _quoted(text: str) -> str:
-    if "'" in text or "`" in text:
-        raise TrackingError(f"'{text}' must not contain quotes")
-    return text
