@@ -13,19 +13,19 @@ from roleagent.environments.household.generator import Draws, generate, parse_ta
 from roleagent.errors import ConfigError
 from roleagent.types import Task
 
-#: Failure type -> probability at its occasion. About two episodes of five fail at level small.
+#: Failure type -> probability at its first occasion. About two episodes of five fail at level small.
 DEFAULT_HABITS: Mapping[str, float] = {
-    "repeated exploration": 0.08,
-    "unopened receptacle": 0.3,
+    "repeated exploration": 0.06,
+    "unopened receptacle": 0.15,
     "wrong object": 0.06,
-    "missing treatment": 0.15,
-    "wrong treatment": 0.12,
-    "premature placement": 0.1,
-    "wrong receptacle": 0.1,
-    "closed target": 0.15,
+    "missing treatment": 0.12,
+    "wrong treatment": 0.2,
+    "premature placement": 0.08,
+    "wrong receptacle": 0.08,
+    "closed target": 0.3,
     "lamp not used": 0.25,
-    "second object forgotten": 0.3,
-    "invalid action": 0.06,
+    "second object forgotten": 0.25,
+    "invalid action": 0.05,
 }
 
 
@@ -85,7 +85,7 @@ def play(game: Game, task: Task, seed: int, habits: Mapping[str, float], max_ste
             reasoning, action = move.reasoning, move.action
             if draws is not None:
                 occasion = Occasion(game, expert, move, draws)
-                for name in waiting:
+                for name in tuple(waiting):
                     found = MISTAKES[name](occasion)
                     if found is not None:
                         waiting.remove(name)

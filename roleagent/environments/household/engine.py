@@ -40,7 +40,7 @@ Available commands:
 
 @dataclass(frozen=True, slots=True)
 class Receptacle:
-    """A place. `kind` is ALFRED's type without its suffix ("SinkBasin"), `name` what the agent reads ("sinkbasin 1")."""
+    """A place. `kind` is ALFRED's type without its suffix ("SinkBasin"), `name` is what is read ("sinkbasin 1")."""
 
     name: str
     kind: str

@@ -51,7 +51,7 @@ class Wish(NamedTuple):
     place: str  #: receptacle word; "" for the lamp task
     lamp: str  #: lamp word; "" for the others
     verb: Verb
-    count: int
+    amount: int  #: how many objects: 1 or 2
 
 
 class Move(NamedTuple):
@@ -191,7 +191,7 @@ class Expert:
         memory, wish = self.memory, self.wish
         known = [name for name in memory.seen if kind_of(name) == wish.object and not self.done(name)]
         if not known:
-            second = "second " if wish.count == 2 and self.placed() else ""
+            second = "second " if wish.amount == 2 and self.placed() else ""
             return self.search(f"find {second}{wish.object}")
         here = [name for name in known if memory.seen[name] == memory.at]
         name = here[0] if here else known[0]

@@ -54,6 +54,7 @@ class Occasion:
     draws: Draws
 
 
+DONE: Mapping[str, str] = {"clean": "cleaned", "heat": "heated", "cool": "cooled"}
 Mistake = Callable[[Occasion], Script | None]
 
 
@@ -64,7 +65,7 @@ def task_phrase(expert: Expert) -> str:
         return f"look at {wish.object} under {wish.lamp}"
     if wish.verb:
         return f"{wish.verb} {wish.object} and place in {wish.place}"
-    return f"place two {wish.object} in {wish.place}" if wish.count == 2 else f"place {wish.object} in {wish.place}"
+    return f"place two {wish.object} in {wish.place}" if wish.amount == 2 else f"place {wish.object} in {wish.place}"
 
 
 def _fits(game: Game, thing: str, place: str) -> bool:
@@ -194,7 +195,7 @@ def missing_treatment(occasion: Occasion) -> Script | None:
     thing, verb = expert.memory.held, expert.wish.verb
     return Script(
         "missing treatment",
-        f"{thing} was placed in {expert.target} before the step {verb}.",
+        f"{thing} was placed in {expert.target} without being {DONE[verb]}.",
         f"{verb.capitalize()} the object with the {APPLIANCES[verb]} before placing it.",
         _place(expert, thing, expert.target, critical=True),
     )
@@ -223,7 +224,7 @@ def wrong_treatment(occasion: Occasion) -> Script | None:
 
     return Script(
         "wrong treatment",
-        f"{thing} got {other} with {place} but the task says {verb}.",
+        f"{thing} was {DONE[other]} but had to be {DONE[verb]}.",
         f"Use the {APPLIANCES[verb]} when the task says {verb}.",
         moves(),
     )
@@ -237,7 +238,7 @@ def premature_placement(occasion: Occasion) -> Script | None:
         return None
     return Script(
         "premature placement",
-        f"{thing} was put back in {place} before the step {expert.wish.verb}.",
+        f"{thing} was put back in {place} without being {DONE[expert.wish.verb]}.",
         "Keep the object in hand until it is treated.",
         _place(expert, thing, place, critical=True),
     )
@@ -320,7 +321,7 @@ def lamp_not_used(occasion: Occasion) -> Script | None:
 def second_object_forgotten(occasion: Occasion) -> Script | None:
     """Stops after the first of two objects."""
     expert = occasion.expert
-    if expert.wish.count != 2 or expert.memory.held or expert.placed() != 1:
+    if expert.wish.amount != 2 or expert.memory.held or expert.placed() != 1:
         return None
     return Script(
         "second object forgotten",
