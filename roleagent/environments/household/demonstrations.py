@@ -98,7 +98,7 @@ def play(game: Game, task: Task, seed: int, habits: Mapping[str, float], max_ste
             if is_mistake:
                 critical = len(steps) + 1
         state, answer, valid = apply(game, state, action)
-        expert.observe(answer)
+        expert.observe(action, answer)
         steps.append(DemonstrationStep(text, reasoning, action, answer, valid))
         text = answer
         success = is_won(game, state)

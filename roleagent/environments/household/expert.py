@@ -11,11 +11,13 @@ import re
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from roleagent.environments.household.engine import NOTHING_HAPPENS
 from roleagent.errors import EnvironmentFault
 
 MoveKind = Literal[
     "search_go",
     "search_open",
+    "search_look",
     "fetch_go",
     "fetch_open",
     "take",
@@ -101,17 +103,17 @@ class Memory:
         """Begin with the room's first description."""
         return Memory(order=_NAME.findall(first_observation))
 
-    def observe(self, text: str) -> None:
-        """Take in the answer to the last command."""
+    def observe(self, action: str, text: str) -> None:
+        """Take in the answer to an action."""
+        if text == NOTHING_HAPPENS and action.startswith("go to "):
+            self.at = action[6:]  # it stands where the agent already is: real rooms have such places
+            return
         words = text.split(" ", 4)
         verb = words[1] if len(words) > 1 else ""
         if verb == "arrive":
             self.at = f"{words[3]} {words[4].partition('.')[0]}"
             if self.at not in self.visited:
                 self.visited.append(self.at)
-            if text.endswith(" is closed."):
-                self.closed.add(self.at)
-                return
         elif verb == "open":
             self.closed.discard(self.at)
         elif verb == "close":
@@ -131,6 +133,8 @@ class Memory:
             return
         match = _SEEN.search(text)
         if match is None:
+            if text.endswith(f"The {self.at} is closed."):
+                self.closed.add(self.at)
             return
         place = match[1] or match[2]
         if place not in self.searched:
@@ -140,7 +144,7 @@ class Memory:
 
 
 class Expert:
-    """Plays one episode: `move()` says what to do, `observe(text)` takes in the answer."""
+    """Plays one episode: `move()` says what to do, `observe(action, text)` takes in the answer."""
 
     def __init__(self, goal: str, first_observation: str) -> None:
         self.wish = understand(goal)
@@ -154,9 +158,9 @@ class Expert:
                 return name
         raise EnvironmentFault(f"household room has no {kind}, which the goal needs")
 
-    def observe(self, text: str) -> None:
-        """Take in the answer to the last command."""
-        self.memory.observe(text)
+    def observe(self, action: str, text: str) -> None:
+        """Take in the answer to an action."""
+        self.memory.observe(action, text)
 
     def done(self, name: str) -> bool:
         """Tell whether an object lies as the goal asks."""
@@ -216,8 +220,10 @@ class Expert:
     def search(self, reasoning: str) -> Move:
         """Open what is closed here, else go to the first receptacle of the room's order that was not searched."""
         memory = self.memory
-        if memory.at in memory.closed and memory.at not in memory.searched:
-            return Move("search_open", reasoning, f"open {memory.at}")
+        if memory.at and memory.at not in memory.searched:
+            if memory.at in memory.closed:
+                return Move("search_open", reasoning, f"open {memory.at}")
+            return Move("search_look", reasoning, f"examine {memory.at}")
         for name in memory.order:
             if name not in memory.searched and name != memory.at:
                 return Move("search_go", reasoning, f"go to {name}")
