@@ -67,14 +67,19 @@ def score_batch(trajectories: Sequence[Trajectory], config: TrainConfig) -> Scor
         raise ValueError("two trajectories of the batch have the same trajectory_id")
 
     matrices = prediction_matrices(ordered, config.world_in_agent.matching, config.horizon)
-    matches = {run.trajectory_id: matrix for run, matrix in zip(ordered, matrices, strict=True)}
-    batch = ScoredBatch({}, {}, matches, {}, {}, {}, {}, {})
+    batch = ScoredBatch({}, {}, {}, {}, {}, {}, {}, {})
+    cells = np.concatenate(matrices) if matrices else np.zeros((0, config.horizon))
+    ends = np.cumsum([len(run.steps) for run in ordered]).tolist()
+    prediction_rewards = r_pre(cells)
+    for run, matrix, end in zip(ordered, matrices, ends, strict=True):
+        batch.matches[run.trajectory_id] = matrix
+        batch.r_pre[run.trajectory_id] = prediction_rewards[end - len(run.steps) : end]
     scored = [_score_group(members, config, batch) for members in groups.values()]
     for members, group in zip(groups.values(), scored, strict=True):
         _advantages(members, group, estimator, batch)
 
     batch.metrics.update(_reward_metrics(ordered, batch))
-    batch.metrics.update(_match_metrics(matrices, batch))
+    batch.metrics.update(_match_metrics(cells, prediction_rewards))
     batch.metrics.update(_group_metrics(list(groups.values()), scored, batch))
     batch.metrics["scoring/seconds"] = time.perf_counter() - started
     return batch
@@ -84,7 +89,6 @@ def _score_group(members: Sequence[Trajectory], config: TrainConfig, batch: Scor
     """Make the group that the estimator gets, and note its parts in the batch."""
     ids = [run.trajectory_id for run in members]
     for run in members:
-        batch.r_pre[run.trajectory_id] = r_pre(batch.matches[run.trajectory_id])
         batch.returns[run.trajectory_id] = step_returns(
             [step.reward for step in run.steps], config.world_in_agent.discount
         )
@@ -130,12 +134,11 @@ def _reward_metrics(trajectories: Sequence[Trajectory], batch: ScoredBatch) -> d
     }
 
 
-def _match_metrics(matrices: Sequence[Array], batch: ScoredBatch) -> dict[str, float]:
-    """Prediction match, over all steps and by horizon; nothing where no state was predicted."""
-    cells = np.concatenate(matrices) if matrices else np.zeros((0, 0))
+def _match_metrics(cells: Array, prediction_rewards: Array) -> dict[str, float]:
+    """Prediction match, over all steps [S] and by horizon [S, H]; nothing where no state was predicted."""
     if not cells.size:
         return {}
-    metrics = {"match/mean": _mean(_joined(batch.r_pre.values()))}
+    metrics = {"match/mean": _mean(prediction_rewards)}
     for h in range(cells.shape[1]):
         defined = cells[:, h][~np.isnan(cells[:, h])]
         if defined.size:

@@ -7,9 +7,8 @@ Two states match when m at character level is at least the threshold, or when th
 (`matching.normalise`). The second clause only matters for empty texts, which m never matches. A threshold of 1.0
 leaves equality alone.
 
-The plain loop costs one comparison a state and representative. Here equal states are collapsed first, and rapidfuzz
-compares the rest in C++ with the threshold as a cut-off: a pair whose lengths alone keep it under the threshold is
-never looked at. The result is that of the plain loop, exactly.
+The plain loop costs one comparison a state and representative. Here equal states are collapsed first, and the rest
+is compared by rapidfuzz in one call a block. The result is that of the plain loop, exactly.
 """
 
 from __future__ import annotations
@@ -19,13 +18,12 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 from rapidfuzz import process
-from rapidfuzz.distance import Indel
+from rapidfuzz.distance import LCSseq
 
 from roleagent.errors import ConfigError
-from roleagent.world_in_agent.matching import match_many, normalise
+from roleagent.world_in_agent.matching import normalise
 
 _BLOCK = 512  # states compared at once: bounds the memory to a block by the number of groups
-_ROUNDING = 1e-9  # well above the rounding error of a similarity, far below the least step between two of them
 
 
 def state_groups(states: Sequence[str], threshold: float = 0.9) -> list[int]:
@@ -62,30 +60,31 @@ def state_groups(states: Sequence[str], threshold: float = 0.9) -> list[int]:
 
 def _assign(block: list[str], representatives: list[str], groups: list[int], threshold: float) -> None:
     """Give each state of a block its group; `representatives` and `groups` grow in place."""
-    founded = len(representatives)
-    old = _matches(block, representatives, threshold) if representatives else np.zeros((len(block), 0), dtype=np.bool_)
-    new = _matches(block, block, threshold)
-    rows: list[int] = []  # rows of this block that founded a group
+    assigned = [-1] * len(block)
+    if representatives:
+        old = _matches(block, representatives, threshold)
+        assigned = np.where(old.any(axis=1), old.argmax(axis=1), -1).tolist()
+    earlier: list[list[int]] = [[] for _ in block]  # rows of this block that match and come before, ascending
+    for row, before in np.argwhere(np.tril(_matches(block, block, threshold), -1)).tolist():
+        earlier[row].append(before)
+    founders = [False] * len(block)
     for row, state in enumerate(block):
-        group = int(old[row].argmax()) if old[row].any() else None
-        if group is None:
-            group = next((founded + k for k, other in enumerate(rows) if new[row, other]), None)
-        if group is None:
-            group = len(representatives)
-            representatives.append(state)
-            rows.append(row)
-        groups.append(group)
+        if assigned[row] < 0:
+            founder = next((before for before in earlier[row] if founders[before]), None)
+            if founder is None:
+                founders[row] = True
+                assigned[row] = len(representatives)
+                representatives.append(state)
+            else:
+                assigned[row] = assigned[founder]
+    groups.extend(assigned)
 
 
 def _matches(left: list[str], right: list[str], threshold: float) -> NDArray[np.bool_]:
-    """Whether m(left[i], right[j]) >= threshold at character level; shape [left, right]."""
-    # Indel's normalised similarity is 1 - (|p| + |s| - 2 |LCS|) / (|p| + |s|), which is m up to rounding.
-    close = process.cdist(
-        left, right, scorer=Indel.normalized_similarity, score_cutoff=threshold - _ROUNDING, dtype=np.float64
-    )
-    matches: NDArray[np.bool_] = close >= threshold + _ROUNDING
-    doubtful = np.argwhere((close >= threshold - _ROUNDING) & ~matches)
-    if len(doubtful):
-        values = match_many(((left[i], right[j]) for i, j in doubtful), "characters")
-        matches[tuple(doubtful.T)] = values >= threshold
+    """Whether m(left[i], right[j]) >= threshold at character level, for normalised texts; shape [left, right]."""
+    # Whole numbers and the expression of `matching`: rapidfuzz's own ratios and cut-offs round another way, and drop
+    # pairs that lie on the threshold.
+    common = process.cdist(left, right, scorer=LCSseq.similarity, dtype=np.int32)
+    lengths = np.add.outer([len(text) for text in left], [len(text) for text in right])
+    matches: NDArray[np.bool_] = 2.0 * common / np.maximum(lengths, 1) >= threshold
     return matches

@@ -15,9 +15,9 @@ distinct word, because rapidfuzz compares strings several times faster than list
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from difflib import SequenceMatcher
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,8 @@ from roleagent.errors import ConfigError
 
 MatchUnit = Literal["words", "characters", "gestalt"]
 UNITS: tuple[MatchUnit, ...] = ("words", "characters", "gestalt")
+
+_Units = TypeVar("_Units", bound=Sequence[str])
 
 _SURROGATES = range(0xD800, 0xE000)
 _WORDS_IN_CODE = 0x110000 - len(_SURROGATES)
@@ -47,7 +49,7 @@ def match(prediction: str, state: str, unit: MatchUnit = "words") -> float:
     return float(match_many([(prediction, state)], unit)[0])
 
 
-def match_many(pairs: Iterable[tuple[str, str]], unit: MatchUnit = "words") -> NDArray[np.float64]:
+def match_many(pairs: Sequence[tuple[str, str]], unit: MatchUnit = "words") -> NDArray[np.float64]:
     """Return m of every pair, in order; shape [number of pairs].
 
     Each text is normalised once and each distinct pair is compared once, however often they come. The result of a
@@ -58,20 +60,13 @@ def match_many(pairs: Iterable[tuple[str, str]], unit: MatchUnit = "words") -> N
     """
     if unit not in UNITS:
         raise ConfigError(f"matching unit {unit!r} is unknown: choose one of {', '.join(UNITS)}")
-    texts: dict[str, str] = _Normalised()
-    slots: dict[tuple[str, str], int] = {}
-    where = [slots.setdefault((texts[p], texts[s]), len(slots)) for p, s in pairs]
-    distinct = list(slots)
-    values = _gestalt(distinct) if unit == "gestalt" else _subsequence(distinct, unit)
+    if unit == "words":
+        coded, where = _distinct_words(pairs)
+        values = _subsequence(coded)
+    else:
+        texts, where = _distinct(pairs, normalise)
+        values = _gestalt(texts) if unit == "gestalt" else _subsequence(texts)
     return values[np.asarray(where, dtype=np.intp)]
-
-
-class _Normalised(dict[str, str]):
-    """text -> normalised text, made on first use."""
-
-    def __missing__(self, text: str) -> str:
-        self[text] = value = normalise(text)
-        return value
 
 
 class _TooManyWordsError(Exception):
@@ -88,34 +83,46 @@ class _WordCode(dict[str, str]):
         self[word] = value = chr(rank if rank < _SURROGATES.start else rank + len(_SURROGATES))
         return value
 
+    def encode(self, text: str) -> str:
+        """Return the text with one character a word: equal exactly where the normalised texts are."""
+        return "".join(map(self.__getitem__, text.casefold().split()))
 
-def _subsequence(pairs: Sequence[tuple[str, str]], unit: MatchUnit) -> NDArray[np.float64]:
-    """2 |LCS| / (|p| + |s|) of normalised texts."""
+
+def _distinct_words(
+    pairs: Sequence[tuple[str, str]],
+) -> tuple[Sequence[tuple[Sequence[str], Sequence[str]]], list[int]]:
+    """As :func:`_distinct`, with one character or one string a word."""
+    try:
+        return _distinct(pairs, _WordCode().encode)
+    except _TooManyWordsError:
+        # Past 1.1 million distinct words: slower, and compared by 64-bit hashes, but without a limit.
+        return _distinct(pairs, lambda text: tuple(text.casefold().split()))
+
+
+def _distinct(
+    pairs: Sequence[tuple[str, str]], encode: Callable[[str], _Units]
+) -> tuple[list[tuple[_Units, _Units]], list[int]]:
+    """Return the distinct pairs of encoded texts, and for each given pair its place among them."""
+    coded: dict[str, _Units] = {}
+    for pair in pairs:
+        for text in pair:
+            if text not in coded:
+                coded[text] = encode(text)
+    slots: dict[tuple[_Units, _Units], int] = {}
+    where = [slots.setdefault((coded[p], coded[s]), len(slots)) for p, s in pairs]
+    return list(slots), where
+
+
+def _subsequence(pairs: Sequence[tuple[Sequence[str], Sequence[str]]]) -> NDArray[np.float64]:
+    """2 |LCS| / (|p| + |s|) of encoded texts."""
     if not pairs:
         return np.zeros(0)
-    left: Sequence[Sequence[str]]
-    right: Sequence[Sequence[str]]
-    left, right = zip(*pairs, strict=True) if unit == "characters" else _encode_words(pairs)
+    left, right = zip(*pairs, strict=True)
     common = process.cpdist(left, right, scorer=LCSseq.similarity, dtype=np.int64)
-    lengths = np.fromiter(map(len, left), np.int64, len(left)) + np.fromiter(map(len, right), np.int64, len(right))
+    lengths = np.fromiter((len(p) + len(s) for p, s in pairs), np.int64, len(pairs))
     # An empty side has no common subsequence, so only "both empty" needs the guard against 0 / 0.
     values: NDArray[np.float64] = 2.0 * common / np.maximum(lengths, 1)
     return values
-
-
-def _encode_words(pairs: Sequence[tuple[str, str]]) -> tuple[Sequence[Sequence[str]], Sequence[Sequence[str]]]:
-    """Texts with one character a word; equal words get equal characters."""
-    table = _WordCode()
-    encoded: dict[str, Sequence[str]] = {"": ""}
-    try:
-        for pair in pairs:
-            for text in pair:
-                if text not in encoded:
-                    encoded[text] = "".join(map(table.__getitem__, text.split(" ")))
-    except _TooManyWordsError:
-        # Past 1.1 million distinct words: slower, and compared by 64-bit hashes, but there is no limit.
-        encoded = {text: text.split(" ") if text else [] for pair in pairs for text in pair}
-    return [encoded[p] for p, _ in pairs], [encoded[s] for _, s in pairs]
 
 
 def _gestalt(pairs: Sequence[tuple[str, str]]) -> NDArray[np.float64]:

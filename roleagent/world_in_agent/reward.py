@@ -46,23 +46,25 @@ def prediction_matrices(
     """
     if horizon is None:
         horizon = max((len(step.predictions) for run in trajectories for step in run.steps), default=0)
-    matrices: list[Array] = []
-    cells: list[tuple[Array, int, int]] = []
+    cells: list[float] = []  # all matrices, row after row: 0 where defined, until the match is known
+    where: list[int] = []
     pairs: list[tuple[str, str]] = []
+    undefined = float("nan")
     for run in trajectories:
         states = run.states
-        matrix = np.full((len(run.steps), horizon), np.nan)
-        matrices.append(matrix)
         for t, step in enumerate(run.steps):
             defined = min(horizon, len(states) - 1 - t)
-            matrix[t, :defined] = 0.0
             for h, prediction in enumerate(step.predictions[:defined]):
                 if prediction:
-                    cells.append((matrix, t, h))
+                    where.append(len(cells) + h)
                     pairs.append((prediction, states[t + 1 + h]))
-    for (matrix, t, h), value in zip(cells, match_many(pairs, unit).tolist(), strict=True):
-        matrix[t, h] = value
-    return matrices
+            cells += [0.0] * defined
+            cells += [undefined] * (horizon - defined)
+    values = np.asarray(cells, dtype=np.float64)
+    values[where] = match_many(pairs, unit)
+    rows = values.reshape(-1, horizon) if horizon else np.zeros((sum(len(run.steps) for run in trajectories), 0))
+    ends = np.cumsum([len(run.steps) for run in trajectories]).tolist()
+    return [rows[end - len(run.steps) : end] for run, end in zip(trajectories, ends, strict=True)]
 
 
 def r_pre(matrix: Array) -> Array:

@@ -8,6 +8,7 @@ configuration. `advantage.estimator: name` then selects it.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
@@ -130,11 +131,17 @@ def register(name: str) -> Callable[[_Class], _Class]:
     return add
 
 
-def list_estimators() -> Sequence[str]:
-    """Return the names that :func:`get_estimator` knows, sorted."""
+@functools.cache
+def _import_all() -> None:
+    """Import every module of this folder, so that its estimators register themselves."""
     package = importlib.import_module(__package__)
     for module in pkgutil.iter_modules(package.__path__):
         importlib.import_module(f"{__package__}.{module.name}")
+
+
+def list_estimators() -> Sequence[str]:
+    """Return the names that :func:`get_estimator` knows, sorted."""
+    _import_all()
     return sorted(_ESTIMATORS)
 
 
