@@ -1,0 +1,248 @@
+"""The command line. Every command is a few lines over the library; errors a person can mend are one line."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from roleagent.errors import RoleAgentError
+
+app = typer.Typer(
+    name="roleagent",
+    help="Train LLM agents by letting one model play both the agent and its environment.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_show_locals=False,  # a traceback shows no values: some are secrets
+)
+runs_app = typer.Typer(help="List runs, or show one.", no_args_is_help=False, invoke_without_command=True)
+bank_app = typer.Typer(help="Look into a run's failure bank.", no_args_is_help=True)
+config_app = typer.Typer(help="Show presets and configurations.", no_args_is_help=True)
+app.add_typer(runs_app, name="runs")
+app.add_typer(bank_app, name="bank")
+app.add_typer(config_app, name="config")
+
+Preset = Annotated[str, typer.Option("--preset", "-p", help="A preset's name, or a path to a YAML file.")]
+Overrides = Annotated[
+    list[str] | None, typer.Option("--set", "-s", help="Override a key: --set learner.learning_rate=1e-4.")
+]
+RunArgument = Annotated[str, typer.Argument(help="A run id, its beginning if unique, or `latest`.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+
+
+def main() -> None:
+    """Run the command line. Exit status 0: done; 2: an error that the user can mend; 130: interrupted."""
+    try:
+        app(standalone_mode=True)
+    except RoleAgentError as error:
+        typer.secho(f"error: {' '.join(str(error).split())}", fg=typer.colors.RED, err=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        typer.secho("interrupted; go on with: roleagent resume latest", err=True)
+        sys.exit(130)
+    except OSError as error:
+        where = f" {error.filename}" if error.filename else ""
+        typer.secho(f"error: {(error.strerror or str(error)).lower()}{where}", fg=typer.colors.RED, err=True)
+        sys.exit(2)
+
+
+@app.command()
+def train(
+    preset: Preset = "quickstart",
+    overrides: Overrides = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of every random draw.")] = None,
+    run_id: Annotated[str, typer.Option(help="Id of the new run; empty for a fresh one.")] = "",
+) -> None:
+    """Train a policy."""
+    from roleagent.config import load_config
+
+    changes = list(overrides or [])
+    if seed is not None:
+        changes.append(f"seed={seed}")
+    _train(load_config(preset, changes), run_id)
+
+
+@app.command()
+def resume(run: RunArgument = "latest") -> None:
+    """Go on with a run from its newest valid commit."""
+    from roleagent.loop import runs
+
+    handle = runs.find_run(run)
+    _train(handle.worker().config, handle.run_id)
+
+
+@app.command()
+def evaluate(
+    run: RunArgument = "latest",
+    iteration: Annotated[int, typer.Option(help="Policy version; -1 for the newest.")] = -1,
+    tasks: Annotated[int, typer.Option(min=1, help="Held-out tasks.")] = 200,
+    temperature: Annotated[float | None, typer.Option(help="Sampling temperature; the run's by default.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the sampling; the run's by default.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Play held-out tasks with a run's policy and report success by task type."""
+    from roleagent.console.show import evaluation_table, print_json
+    from roleagent.loop import runs
+    from roleagent.loop.evaluating import evaluate_run
+
+    result = evaluate_run(
+        runs.find_run(run).worker(), iteration=iteration, tasks=tasks, temperature=temperature, seed=seed
+    )
+    if as_json:
+        print_json(result.as_dict())
+    else:
+        _console().print(evaluation_table(result))
+
+
+@runs_app.callback()
+def list_runs(context: typer.Context) -> None:
+    """List runs, newest last."""
+    if context.invoked_subcommand is None:
+        from roleagent.console.show import runs_table
+
+        _console().print(runs_table())
+
+
+@runs_app.command("show")
+def show_run(run: RunArgument = "latest", as_json: AsJson = False) -> None:
+    """Show what a run did."""
+    from roleagent.console.show import print_json, run_panel
+    from roleagent.loop import publishing, runs
+
+    worker = runs.find_run(run).worker()
+    summary = publishing.load_summary(worker)
+    if as_json:
+        print_json(summary)
+    else:
+        _console().print(run_panel(summary))
+
+
+@bank_app.command("stats")
+def bank_stats(run: RunArgument = "latest", as_json: AsJson = False) -> None:
+    """Count failures by type, iteration and state."""
+    from roleagent.console.show import bank_table, print_json
+    from roleagent.loop import runs
+
+    stats = runs.find_run(run).worker().bank.stats()
+    if as_json:
+        print_json(stats)
+    else:
+        _console().print(bank_table(stats))
+
+
+@bank_app.command("search")
+def bank_search(
+    text: Annotated[str, typer.Argument(help="What to look for, in words.")],
+    run: Annotated[str, typer.Option(help="A run id, or `latest`.")] = "latest",
+    count: Annotated[int, typer.Option("--count", "-k", min=1, help="How many.")] = 5,
+) -> None:
+    """Find the failures most similar to a text."""
+    from roleagent.console.show import neighbours_table
+    from roleagent.loop import runs
+
+    _console().print(neighbours_table(runs.find_run(run).worker().bank.search(text, count)))
+
+
+@bank_app.command("show")
+def bank_show(
+    record: Annotated[str, typer.Argument(help="Id of a record, or its beginning.")],
+    run: Annotated[str, typer.Option(help="A run id, or `latest`.")] = "latest",
+) -> None:
+    """Show one diagnosed failure with its episode."""
+    from roleagent.console.show import diagnosis_panel
+    from roleagent.loop import runs
+
+    _console().print(diagnosis_panel(runs.find_run(run).worker(), record))
+
+
+@bank_app.command("rebuild")
+def bank_rebuild(run: RunArgument = "latest") -> None:
+    """Build the bank's index again from the committed diagnoses."""
+    from roleagent.loop import runs
+
+    count = runs.find_run(run).worker().rebuild_bank()
+    _console().print(f"{count} failures indexed")
+
+
+@app.command()
+def play(
+    task_id: Annotated[str, typer.Argument(help="A task id; empty for a held-out one.")] = "",
+    run: Annotated[str, typer.Option(help="Watch the policy of this run play (`latest` works).")] = "",
+    preset: Preset = "quickstart",
+    overrides: Overrides = None,
+    temperature: Annotated[float, typer.Option(min=0.01, help="Sampling temperature of the policy.")] = 0.4,
+    seed: Annotated[int, typer.Option(help="Seed of the policy's sampling.")] = 0,
+) -> None:
+    """Play a task yourself, or watch a policy play one, its predictions beside what happened."""
+    from roleagent.config import load_config
+    from roleagent.console.play import play_person, watch_policy
+    from roleagent.loop import runs
+
+    if run:
+        watch_policy(_console(), runs.find_run(run).worker(), task_id, temperature=temperature, seed=seed)
+    else:
+        play_person(_console(), load_config(preset, overrides or []), task_id)
+
+
+@app.command()
+def doctor() -> None:
+    """Check the set-up and say how to mend it. Exit status 1 if something needs mending."""
+    from roleagent.console.doctor import examine
+
+    if not examine(_console()):
+        raise typer.Exit(1)
+
+
+@config_app.command("show")
+def config_show(preset: Preset = "quickstart", overrides: Overrides = None) -> None:
+    """Print a preset's full configuration, every default included, as YAML."""
+    import yaml
+
+    from roleagent.config import load_config
+
+    typer.echo(yaml.safe_dump(load_config(preset, overrides or []).model_dump(mode="json"), sort_keys=False), nl=False)
+
+
+@config_app.command("list")
+def config_list() -> None:
+    """List the presets."""
+    from roleagent.config import list_presets
+
+    for name in list_presets():
+        typer.echo(name)
+
+
+@app.command()
+def pretrain(
+    output: Annotated[Path, typer.Option(help="Folder of the checkpoint and the finished policy.")] = Path(
+        "build/pretrain"
+    ),
+    steps: Annotated[int | None, typer.Option(min=1, help="Optimizer steps; the recipe's by default.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of weights and corpus.")] = 0,
+) -> None:
+    """Train the small quickstart policy from scratch on expert play, in both roles. Goes on if interrupted."""
+    from roleagent.console.pretrain import run_pretraining
+
+    run_pretraining(_console(), output, steps=steps, seed=seed)
+
+
+def _train(config: Any, run_id: str) -> None:
+    from importlib.metadata import entry_points
+
+    from roleagent.console.progress import ProgressDisplay
+    from roleagent.console.show import finished_panel
+    from roleagent.loop.events import listening
+
+    console = _console(stderr=True)
+    with ProgressDisplay(console) as display, listening(display):
+        (flow,) = entry_points(group="roleagent.flows", name="train")
+        summary = flow.load()(config, run_id)
+    _console().print(finished_panel(summary))
+
+
+def _console(*, stderr: bool = False) -> Any:
+    from rich.console import Console
+
+    return Console(stderr=stderr)

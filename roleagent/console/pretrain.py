@@ -1,0 +1,40 @@
+"""Running the pretraining recipe from a terminal."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from roleagent.console.progress import clock
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def run_pretraining(console: Console, output: Path, *, steps: int | None, seed: int) -> None:
+    """Train the small policy, showing loss and time left; a log of the losses is kept beside the checkpoint."""
+    from roleagent.pretraining.train import PretrainSettings, pretrain
+
+    settings = replace(PretrainSettings(), seed=seed)
+    if steps is not None:
+        settings = replace(settings, steps=steps)
+    output.mkdir(parents=True, exist_ok=True)
+    first: list[dict[str, float]] = []
+
+    def report(row: dict[str, float]) -> None:
+        first.append(row)
+        done = row["step"] - first[0]["step"]
+        pace = (row["seconds"] - first[0]["seconds"]) / done if done else 0.0
+        left = pace * (settings.steps - row["step"])
+        console.print(
+            f"step {row['step']:>6.0f}/{settings.steps}  loss {row['loss']:.4f}  tokens {row['tokens'] / 1e6:.2f} M"
+            f"  left {clock(left)}",
+            highlight=False,
+        )
+        with (output / "log.jsonl").open("a", encoding="utf-8") as log:
+            log.write(json.dumps(row) + "\n")
+
+    pretrain(settings, output, report)
+    console.print(f"The policy is in {output / 'policy'}", highlight=False)

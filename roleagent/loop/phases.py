@@ -1,0 +1,329 @@
+"""The phases of an iteration, each a plain function of a worker and an iteration number.
+
+sample -> roll out -> validate -> score -> update (beside it: diagnose -> reshape) -> evaluate -> commit -> publish.
+A phase writes its objects into the iteration's folder and returns what small values later phases need; what is not
+committed never happened, so a phase may be run again at any time before its commit. METHOD 3 fixes the order.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from roleagent.errors import DataQualityError
+from roleagent.loop.events import listener
+from roleagent.loop.statistics import success_rate
+from roleagent.loop.worker import Stopwatch, Worker, peak_memory_mb
+from roleagent.storage import ObjectRecord
+from roleagent.types import DrawnTask, Task, Trajectory
+
+if TYPE_CHECKING:
+    from roleagent.quality import QualityReport
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseResult:
+    """What a phase hands on: the objects it wrote, its metrics, its wall seconds."""
+
+    phase: str
+    seconds: float
+    metrics: dict[str, float] = field(default_factory=dict)
+    objects: tuple[ObjectRecord, ...] = ()
+
+
+def draw_tasks(worker: Worker, n: int) -> list[DrawnTask]:
+    """Draw the K distinct tasks of iteration n from the distribution that iteration n - 1 left."""
+    config = worker.config
+    listener().phase_started(n, "sample tasks")
+    distribution = worker.curriculum(n - 1)
+    draws = distribution.draw(config.rollout.tasks_per_iteration, seed=config.seed, iteration=n)
+    drawn = [DrawnTask(worker.training_tasks[draw.task_id], draw.source, draw.probability) for draw in draws]
+    from roleagent.quality import validate_tasks
+
+    _check(worker, n, "tasks", validate_tasks(drawn, set(worker.training_tasks), config.quality))
+    return drawn
+
+
+def roll_out(worker: Worker, n: int, drawn: Sequence[DrawnTask]) -> PhaseResult:
+    """Play the group of every drawn task with policy version n - 1; write `trajectories.parquet`."""
+    from roleagent.rollout.metrics import rollout_metrics
+    from roleagent.rollout.records import write_trajectories
+
+    config = worker.config
+    with Stopwatch() as watch:
+        episodes = [(item.task, sample) for item in drawn for sample in range(config.rollout.group_size)]
+        trajectories = _play(worker, n, n - 1, episodes, "rollout", config.rollout.temperature, "roll out")
+        record = worker.writer(n).put("trajectories.parquet", write_trajectories(trajectories))
+    worker.keep(f"trajectories/{n}", trajectories)
+    metrics = _named(rollout_metrics(trajectories), "train", "rollout")
+    metrics["rollout/tokens_per_second"] = metrics["rollout/tokens_generated"] / max(watch.seconds, 1e-9)
+    relevance = sum(item.source == "relevance" for item in drawn)
+    metrics["curriculum/drawn_by_relevance"] = relevance / len(drawn)
+    return PhaseResult("rollout", watch.seconds, metrics, (record,))
+
+
+def validate_rollout(worker: Worker, n: int) -> PhaseResult:
+    """Hold the trajectories against their expectations; a critical violation stops the iteration."""
+    from roleagent.quality import validate_trajectories
+
+    listener().phase_started(n, "validate")
+    with Stopwatch() as watch:
+        report = validate_trajectories(
+            worker.trajectories(n), worker.config, reward_range=worker.environment.reward_range
+        )
+        records = _check(worker, n, "trajectories", report)
+    return PhaseResult("validation", watch.seconds, _quality_metrics("trajectories", report), records)
+
+
+def score(worker: Worker, n: int) -> PhaseResult:
+    """Match predictions, modulate rewards, compute advantages (World-In-Agent)."""
+    listener().phase_started(n, "score")
+    with Stopwatch() as watch:
+        scored = worker.scored(n)
+    return PhaseResult("scoring", watch.seconds, dict(scored.metrics))
+
+
+def update(worker: Worker, n: int) -> PhaseResult:
+    """Update the policy from version n - 1 to n and write its checkpoint."""
+    from roleagent.learning.packing import to_sequences
+
+    config = worker.config
+    listener().phase_started(n, "update")
+    with Stopwatch() as watch:
+        learner = worker.learner(n - 1)
+        worker.advance(-1)  # until it is through, its weights are those of no version
+        sequences = to_sequences(worker.trajectories(n), worker.scored(n).step_advantages)
+        metrics = learner.update(sequences, temperature=config.rollout.temperature, iteration=n)
+        worker.advance(n)
+    with Stopwatch() as saving:
+        records = _save_checkpoint(worker, n)
+    named = {f"update/{name}": value for name, value in metrics.items()}
+    named["seconds/checkpoint"] = saving.seconds
+    return PhaseResult("update", watch.seconds, named, records)
+
+
+def diagnose(worker: Worker, n: int) -> PhaseResult:
+    """Let the model that played, as the environment, diagnose its failures; write `diagnoses.parquet`."""
+    from roleagent.agent_in_world.diagnosis import diagnose as diagnose_failures
+    from roleagent.rollout.records import write_diagnoses
+
+    config = worker.config
+    with Stopwatch() as watch:
+        engine = worker.engine(n - 1)
+        batch = diagnose_failures(
+            engine,
+            worker.policy_tokenizer,
+            worker.trajectories(n),
+            config=config.agent_in_world,
+            run_id=worker.run_id,
+            seed=config.seed,
+            iteration=n,
+            instructions=config.policy.instructions,
+            max_context=min(config.policy.max_context, engine.max_context),
+        )
+        record = worker.writer(n).put("diagnoses.parquet", write_diagnoses(batch.diagnoses))
+    worker.keep(f"diagnoses/{n}", list(batch.diagnoses))
+    return PhaseResult(
+        "diagnosis", watch.seconds, {f"diagnosis/{name}": v for name, v in batch.metrics.items()}, (record,)
+    )
+
+
+def validate_diagnoses(worker: Worker, n: int) -> PhaseResult:
+    """Hold the diagnoses against their expectations."""
+    from roleagent.quality import validate_diagnoses as validate
+
+    with Stopwatch() as watch:
+        steps = {trajectory.trajectory_id: len(trajectory.steps) for trajectory in worker.trajectories(n)}
+        report = validate(worker.diagnoses(n), steps, worker.config.quality)
+        records = _check(worker, n, "diagnoses", report)
+    return PhaseResult("validation", watch.seconds, _quality_metrics("diagnoses", report), records)
+
+
+def reshape(worker: Worker, n: int) -> PhaseResult:
+    """Retrieve similar failures from the bank and reshape the task distribution; write `curriculum.json`.
+
+    The bank holds the committed failures, those of iterations before n: what is retrieved does not depend on
+    whether the iteration is being repeated.
+    """
+    from roleagent.agent_in_world.retrieval import retrieve
+
+    config = worker.config
+    with Stopwatch() as watch:
+        distribution = worker.curriculum(n - 1).copy()
+        results: dict[str, list[bool]] = {}
+        for trajectory in worker.trajectories(n):
+            results.setdefault(trajectory.task.task_id, []).append(trajectory.success)
+        distribution.observe({task_id: sum(wins) / len(wins) for task_id, wins in results.items()})
+        metrics: dict[str, float] = {}
+        if config.agent_in_world.enabled:
+            retrieved = retrieve(
+                worker.bank,
+                worker.diagnoses(n),
+                config=config.agent_in_world,
+                engine=worker.engine(n - 1) if config.agent_in_world.model_selects else None,
+                tokenizer=worker.policy_tokenizer if config.agent_in_world.model_selects else None,
+                seed=config.seed,
+                iteration=n,
+            )
+            distribution.add_relevance(retrieved.relevance)
+            metrics |= {f"retrieval/{name}": value for name, value in retrieved.metrics.items()}
+        distribution.end_iteration()
+        state = json.dumps(distribution.state_dict(), sort_keys=True).encode()
+        record = worker.writer(n).put("curriculum.json", state)
+    worker.keep(f"curriculum/{n}", distribution)
+    metrics |= {f"curriculum/{name}": value for name, value in distribution.metrics().items()}
+    return PhaseResult("reshaping", watch.seconds, metrics, (record,))
+
+
+def evaluate(worker: Worker, n: int, *, final: bool) -> PhaseResult:
+    """Play held-out tasks with policy version n.
+
+    The same tasks with the same random streams at every evaluation: differences are the policy's.
+    """
+    from roleagent.rollout.metrics import rollout_metrics
+
+    config = worker.config
+    count = config.evaluation.final_tasks if final else config.evaluation.tasks
+    with Stopwatch() as watch:
+        tasks = worker.environment.tasks("heldout")[:count]
+        trajectories = _play(
+            worker,
+            0,
+            n,
+            [(task, 0) for task in tasks],
+            "evaluation",
+            config.evaluation.temperature,
+            "evaluate",
+            shown=n,
+        )
+        rate = success_rate(sum(trajectory.success for trajectory in trajectories), len(trajectories))
+    metrics = _named(rollout_metrics(trajectories), "heldout", "heldout")
+    metrics |= {"heldout/low": rate.low, "heldout/high": rate.high, "heldout/n": float(rate.n)}
+    worker.keep(f"heldout/{n}", trajectories)
+    return PhaseResult("evaluation", watch.seconds, metrics)
+
+
+def commit(worker: Worker, n: int, results: Sequence[PhaseResult], drawn: Sequence[DrawnTask] = ()) -> dict[str, float]:
+    """Write `metrics.json` and then, in one atomic write, the manifest: the iteration has happened."""
+    metrics: dict[str, float] = {"iteration": float(n)}
+    objects: list[ObjectRecord] = []
+    seconds: dict[str, float] = {}
+    for result in results:
+        metrics |= result.metrics
+        objects += result.objects
+        seconds[result.phase] = seconds.get(result.phase, 0.0) + result.seconds
+    checkpoint = metrics.pop("seconds/checkpoint", 0.0)
+    seconds["storage"] = seconds.get("storage", 0.0) + checkpoint
+    metrics |= {f"seconds/{phase}": value for phase, value in seconds.items()}
+    metrics["memory/peak_mb"] = peak_memory_mb()
+    failure_types: dict[str, int] = {}
+    if n > 0 and worker.config.agent_in_world.enabled:
+        for diagnosis in worker.diagnoses(n):
+            if diagnosis.failure_type:
+                failure_types[diagnosis.failure_type] = failure_types.get(diagnosis.failure_type, 0) + 1
+    record = {
+        "metrics": metrics,
+        "failure_types": failure_types,
+        "tasks": [{"task_id": item.task.task_id, "source": item.source, "p": item.probability} for item in drawn],
+    }
+    writer = worker.writer(n)
+    for written in objects:
+        writer.add(written)
+    writer.put("metrics.json", json.dumps(record, sort_keys=True).encode())
+    writer.commit(policy_version=n, seed=worker.config.seed)
+    return metrics
+
+
+def prepare(worker: Worker) -> list[PhaseResult]:
+    """Iteration 0: the state before training (initial checkpoint, uniform curriculum, first evaluation)."""
+    listener().phase_started(0, "load the policy")
+    with Stopwatch() as watch:
+        worker.learner(0)
+        records = _save_checkpoint(worker, 0)
+        state = json.dumps(worker.curriculum(0).state_dict(), sort_keys=True).encode()
+        curriculum = worker.store.writer(worker.run_id, 0).put("curriculum.json", state)
+    return [PhaseResult("storage", watch.seconds, {}, (*records, curriculum)), evaluate(worker, 0, final=True)]
+
+
+def _named(metrics: Mapping[str, float], split: str, prefix: str) -> dict[str, float]:
+    """Success goes under `success/<split>`, by task type below it; everything else under `prefix/`."""
+    named = {}
+    for name, value in metrics.items():
+        if name == "success_rate" or name.startswith("success_rate/"):
+            named[f"success/{split}{name.removeprefix('success_rate')}"] = value
+        else:
+            named[f"{prefix}/{name}"] = value
+    return named
+
+
+def _play(
+    worker: Worker,
+    n: int,
+    version: int,
+    episodes: Sequence[tuple[Task, int]],
+    purpose: str,
+    temperature: float,
+    phase: str,
+    shown: int | None = None,
+) -> list[Trajectory]:
+    from roleagent.rollout.loop import collect
+    from roleagent.rollout.settings import settings_from_config
+
+    iteration = n if shown is None else shown
+    listener().phase_started(iteration, phase)
+    engine = worker.engine(version)
+    return collect(
+        engine,
+        worker.policy_tokenizer,
+        worker.make_environment,
+        episodes,
+        settings_from_config(worker.config, temperature=temperature, max_context=engine.max_context),
+        iteration=n,
+        policy_version=version,
+        seed=worker.config.seed,
+        purpose=purpose,
+        on_progress=lambda done, total: listener().phase_progress(iteration, phase, done, total),
+    )
+
+
+def _save_checkpoint(worker: Worker, n: int) -> tuple[ObjectRecord, ...]:
+    with TemporaryDirectory() as folder:
+        worker.learner(n).save(Path(folder))
+        return tuple(worker.writer(n).put_folder("checkpoint", Path(folder)))
+
+
+def _check(worker: Worker, n: int, what: str, report: QualityReport) -> tuple[ObjectRecord, ...]:
+    records: tuple[ObjectRecord, ...] = ()
+    if report.offending is not None:
+        name = f"violations-{what}.parquet"
+        records = (worker.writer(n).put(name, report.offending),)
+        if not report.ok:
+            where = worker.writer(n).uri(name)
+            raise DataQualityError(f"iteration {n}: {what}: {report.message}; offending rows: {where}")
+    if report.warnings:
+        listener().notice(f"iteration {n}: {what}: {report.message}")
+    return records
+
+
+def _quality_metrics(what: str, report: QualityReport) -> dict[str, float]:
+    return {f"quality/{what}_warnings": float(len(report.warnings)), f"quality/{what}_seconds": report.seconds}
+
+
+__all__ = [
+    "PhaseResult",
+    "commit",
+    "diagnose",
+    "draw_tasks",
+    "evaluate",
+    "prepare",
+    "reshape",
+    "roll_out",
+    "score",
+    "update",
+    "validate_diagnoses",
+    "validate_rollout",
+]

@@ -1,0 +1,196 @@
+"""What follows a commit: the bank's index, MLflow, retention, and at the end summary, figures and report.
+
+Everything here is derived from what is committed and can be repeated: a crash between a commit and its publication
+loses nothing, the next start catches up.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from roleagent.loop import home
+from roleagent.loop.statistics import Rate
+from roleagent.loop.worker import Stopwatch, Worker, peak_memory_mb
+from roleagent.storage import MissingObject, prune
+from roleagent.types import DiagnosisStatus
+
+SUMMARY = "summary.json"
+_TABLE_ROWS = 12
+
+
+def history(worker: Worker) -> list[dict[str, Any]]:
+    """Return one flat row of metrics a committed iteration, with `failure_types` and `phase_seconds` as mappings."""
+    return [row(worker, n) for n in worker.store.committed(worker.run_id)]
+
+
+def row(worker: Worker, n: int) -> dict[str, Any]:
+    """Return the row of iteration n; kept warm, since a commit never changes."""
+
+    def read() -> dict[str, Any]:
+        record = json.loads(worker.store.read(worker.run_id, n, "metrics.json"))
+        metrics: dict[str, Any] = record["metrics"]
+        seconds = {key.removeprefix("seconds/"): value for key, value in metrics.items() if key.startswith("seconds/")}
+        return {**metrics, "iteration": n, "failure_types": record["failure_types"], "phase_seconds": seconds}
+
+    return worker.history.setdefault(n, read())
+
+
+def publish(worker: Worker, n: int, metrics: Mapping[str, float]) -> float:
+    """Index the failures of iteration n, log it to MLflow, prune checkpoints; return the seconds that it took."""
+    with Stopwatch() as watch:
+        if worker.config.agent_in_world.enabled and n > 0:
+            worker.bank.add([d for d in worker.diagnoses(n) if d.status is DiagnosisStatus.VALID])
+        tracker = worker.tracker
+        if n == 0:
+            tracker.log_datasets(
+                {split: worker.environment.tasks(split) for split in ("train", "heldout")}  # type: ignore[arg-type]
+            )
+        tracker.log_iteration(n, row(worker, n))
+        tracker.set_checkpoint(n, worker.store.checkpoint_uri(worker.run_id, n))
+        if n > 0 and tracker.wants_traces(n):
+            tracker.log_traces(worker.trajectories(n), {d.trajectory_id: d for d in worker.diagnoses(n)})
+        prune(worker.store.store, worker.run_id, worker.config.storage.keep_checkpoints, best_iteration(worker))
+        worker.forget(before=n)
+    return watch.seconds
+
+
+def republish(worker: Worker, n: int) -> None:
+    """Catch up with the publication of every commit up to n: a crash may have come between."""
+    worker.tracker.sync(history(worker))
+    if worker.config.agent_in_world.enabled:
+        worker.bank  # noqa: B018 - opening the bank reconciles it with the commits
+    prune(worker.store.store, worker.run_id, worker.config.storage.keep_checkpoints, best_iteration(worker))
+
+
+def best_iteration(worker: Worker) -> int | None:
+    """Return the evaluated iteration with the highest held-out success (the later of equals), None if there is none."""
+    evaluated = [
+        (item["success/heldout"], n) for n, item in sorted(worker.history.items()) if "success/heldout" in item
+    ]
+    return max(evaluated)[1] if evaluated else None
+
+
+def record_timing(worker: Worker, n: int, *, wall: float, publishing: float) -> None:
+    """Note what an iteration took from its first to its last moment. It is no part of the commit, which came before."""
+    value = {"wall": wall, "publishing": publishing}
+    worker.store.write(worker.run_id, f"timing/{n:06d}.json", json.dumps(value).encode())
+
+
+def timings(worker: Worker) -> dict[int, dict[str, float]]:
+    """Return what was noted by `record_timing`, by iteration."""
+    found: dict[int, dict[str, float]] = {}
+    for n in worker.store.committed(worker.run_id):
+        try:
+            found[n] = json.loads(worker.store.read_run(worker.run_id, f"timing/{n:06d}.json"))
+        except MissingObject:
+            continue
+    return found
+
+
+def summarise(worker: Worker, status: str = "finished") -> dict[str, Any]:
+    """Return the machine-readable summary of a run, finished or not."""
+    rows = history(worker)
+    rates = {item["iteration"]: rate for item in rows if (rate := _rate(item)) is not None}
+    walls = timings(worker)
+    wall = sum(item["wall"] for item in walls.values())
+    phases: dict[str, float] = {}
+    for item in rows:
+        if item["iteration"] in walls:
+            for name, seconds in item["phase_seconds"].items():
+                phases[name] = phases.get(name, 0.0) + seconds
+    phases["publishing"] = sum(item["publishing"] for item in walls.values())
+    # Diagnosis and reshaping run beside the update: what the phases on the critical path leave is orchestration.
+    beside = phases.get("diagnosis", 0.0) + phases.get("reshaping", 0.0)
+    phases["orchestration"] = max(0.0, wall - (sum(phases.values()) - beside))
+    types: dict[str, int] = {}
+    for item in rows:
+        for name, count in item["failure_types"].items():
+            types[name] = types.get(name, 0) + count
+    trained = [item for item in rows if item["iteration"] > 0]
+    last = rows[-1]["iteration"] if rows else 0
+    shares = [item["curriculum/drawn_by_relevance"] for item in trained if "curriculum/drawn_by_relevance" in item]
+    return {
+        "run_id": worker.run_id,
+        "status": status,
+        "seconds": wall,
+        "seed": worker.config.seed,
+        "iterations": last,
+        "heldout_before": rates[0].as_dict() if 0 in rates else None,
+        "heldout_after": rates[max(rates)].as_dict() if rates and max(rates) > 0 else None,
+        "heldout": {str(n): rate.as_dict() for n, rate in rates.items()},
+        "train_success": [item["success/train"] for item in trained],
+        "prediction_match": [item.get("match/mean") for item in trained],
+        "failure_types": dict(sorted(types.items(), key=lambda pair: (-pair[1], pair[0]))),
+        "bank_size": [item.get("bank/size", 0.0) for item in trained],
+        "curriculum_share": sum(shares) / len(shares) if shares else 0.0,
+        "phase_share": {name: seconds / wall for name, seconds in sorted(phases.items())} if wall else {},
+        "peak_rss_mb": max([peak_memory_mb() if status == "finished" else 0.0, *(r["memory/peak_mb"] for r in rows)]),
+        "checkpoint": worker.store.checkpoint_uri(worker.run_id, last),
+        "mlflow_run": worker.tracker.mlflow_run_id,
+        "mlflow_uri": worker.tracker.uri,
+        "report": str(home.reports_folder(worker.run_id) / "report.md"),
+    }
+
+
+def finish(worker: Worker, n: int) -> dict[str, Any]:
+    """Write summary, figures and report of a run whose last iteration is n; log them; return the summary."""
+    from roleagent.tracking.report import write_report
+
+    summary = summarise(worker)
+    folder = home.reports_folder(worker.run_id)
+    rows = history(worker)
+    examples = {}
+    for k in reversed(worker.store.committed(worker.run_id)):
+        for diagnosis in worker.committed_diagnoses(k):
+            if diagnosis.status is DiagnosisStatus.VALID:
+                examples.setdefault(diagnosis.failure_type, diagnosis)
+    write_report(folder, summary=summary, history=rows, config=worker.config.model_dump(mode="json"), examples=examples)
+    worker.store.write(worker.run_id, SUMMARY, json.dumps(summary, indent=1).encode())
+    worker.tracker.log_figures(rows)
+    worker.tracker.log_report(folder)
+    return summary
+
+
+def report_text(worker: Worker) -> str:
+    """Return the Markdown of a finished run's report."""
+    return (home.reports_folder(worker.run_id) / "report.md").read_text(encoding="utf-8")
+
+
+def tables(worker: Worker, summary: Mapping[str, Any]) -> list[tuple[str, str, list[dict[str, Any]]]]:
+    """Return the tables of a finished run as (key, description, rows)."""
+    rows = history(worker)
+    evaluated = [item for item in rows if "success/heldout" in item]
+    prefix = "success/heldout/"
+    by_type = [
+        {
+            "task type": key.removeprefix(prefix),
+            "before": f"{evaluated[0].get(key, 0.0):.1%}",
+            "after": f"{evaluated[-1][key]:.1%}",
+        }
+        for key in sorted(evaluated[-1] if evaluated else {})
+        if key.startswith(prefix)
+    ]
+    types = [
+        {"failure type": name, "diagnoses": count}
+        for name, count in list(summary["failure_types"].items())[:_TABLE_ROWS]
+    ]
+    found = [("success", "Held-out success by task type", by_type), ("failures", "Failure types", types)]
+    return [table for table in found if table[2]]
+
+
+def _rate(item: Mapping[str, Any]) -> Rate | None:
+    if "heldout/n" not in item:
+        return None
+    return Rate(item["success/heldout"], item["heldout/low"], item["heldout/high"], int(item["heldout/n"]))
+
+
+def load_summary(worker: Worker) -> dict[str, Any]:
+    """Return the summary of a run in whatever state it is: the stored one if it finished, else one made now."""
+    from roleagent.loop.runs import read_status
+
+    status = str(read_status(worker)["status"])
+    if status == "finished":
+        return dict(json.loads(worker.store.read_run(worker.run_id, SUMMARY)))
+    return summarise(worker, status)

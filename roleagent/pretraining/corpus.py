@@ -1,0 +1,174 @@
+"""The supervised corpus: household demonstrations as token sequences, in both roles.
+
+Agent: the demonstrator's turns (reasoning, action, prediction of the next states), in exactly the conversation
+that a rollout builds. Environment: the diagnosis of a scripted failure as the record of the method, section 2,
+labelled by the engine. Example i depends only on (seed, i), so a run goes on where it stopped, and no example is
+kept: homes come from an id space that neither training nor held-out tasks use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from roleagent.agent_in_world.prompts import diagnosis_prompt, render_record
+from roleagent.environments.household.demonstrations import DEFAULT_HABITS, Demonstration, demonstrate
+from roleagent.environments.household.generator import task_id
+from roleagent.policy.tokens import PolicyTokenizer
+from roleagent.policy.turns import render_turn
+from roleagent.rollout.context import first_user_text
+from roleagent.seeding import derive, generator
+
+TASK_SPACE = 10_000_000  # pretraining homes of one level
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One sequence: token ids and the weight of each in the loss (0: given, not learned)."""
+
+    ids: list[int]
+    weights: list[float]
+
+
+class Encoder:
+    """A tokenizer that remembers: the same observations and turns come again and again."""
+
+    def __init__(self, tokenizer: PolicyTokenizer, limit: int = 200_000) -> None:
+        self.tokenizer = tokenizer
+        self._limit = limit
+        self._known: dict[tuple[str, str], list[int]] = {}
+
+    def turn(self, text: str) -> list[int]:
+        """Return the ids of a turn's text."""
+        return self._remember(("turn", text), lambda: self.tokenizer.encode_text(text))
+
+    def observation(self, text: str) -> list[int]:
+        """Return the ids between the model's turn and its next one."""
+        return self._remember(("observation", text), lambda: self.tokenizer.next_user(text, ended=False))
+
+    def _remember(self, key: tuple[str, str], encode: Callable[[], list[int]]) -> list[int]:
+        found = self._known.get(key)
+        if found is None:
+            if len(self._known) >= self._limit:
+                self._known.clear()
+            found = self._known[key] = encode()
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class CorpusSettings:
+    """What the corpus is made of."""
+
+    level: str = "small"
+    max_steps: int = 20
+    horizon: int = 1
+    max_length: int = 1536  #: longer examples are left out
+    habits: Mapping[str, float] | None = None  #: failure type -> probability of that mistake when there is occasion
+    environment_share: float = 0.2  #: share of examples in the environment role
+    observation_weight: float = 0.3  #: weight of the environment's own tokens: they teach the world model
+    aftermath_weight: float = 0.3  #: weight of the demonstrator's turns after its mistake
+
+
+def demonstration(settings: CorpusSettings, seed: int, index: int, *, failed: bool = False) -> Demonstration:
+    """Return demonstration `index`; with `failed`, the first failed one of a series that begins there.
+
+    What the agent imitates has the habits of the settings. What the environment diagnoses has every kind of failure.
+    """
+    habits = DEFAULT_HABITS if failed else settings.habits
+    for attempt in range(200):
+        draw = derive(seed, "demonstration", index, attempt)
+        task = task_id(settings.level, "pretrain", draw % TASK_SPACE)
+        demo = demonstrate(task, draw, habits, settings.max_steps)
+        if not failed or demo.label is not None:
+            return demo
+    raise ValueError("the habits produce no failures to diagnose")
+
+
+def agent_example(demo: Demonstration, encoder: Encoder, settings: CorpusSettings) -> Example:
+    """Return a demonstration in the agent role, as one growing conversation."""
+    seen = settings.observation_weight
+    ids = list(encoder.tokenizer.opening(None, first_user_text(demo.goal, demo.steps[0].state)))
+    weights = [0.0] * len(ids)
+    critical = demo.label.critical_step if demo.label else len(demo.steps)
+    states = [step.next_state for step in demo.steps]
+    for t, step in enumerate(demo.steps):
+        predictions = states[t : t + settings.horizon]
+        turn = encoder.turn(render_turn(step.reasoning, step.action, predictions))
+        ids += turn
+        weights += [1.0 if t < critical else settings.aftermath_weight] * len(turn)
+        if t + 1 < len(demo.steps):
+            context = encoder.observation(step.next_state)
+            ids += context
+            weights += [seen] * len(context)
+    return Example(ids, weights)
+
+
+def environment_example(demo: Demonstration, tokenizer: PolicyTokenizer) -> Example:
+    """Return the diagnosis of a failed demonstration in the environment role."""
+    if demo.label is None:
+        raise ValueError("only failed demonstrations have a diagnosis")
+    prompt = diagnosis_prompt(
+        demo.goal, [(step.action, step.next_state) for step in demo.steps], instructions=False, max_chars=None
+    )
+    answer = tokenizer.encode_text(
+        render_record(
+            failure_type=demo.label.failure_type,
+            root_cause=demo.label.root_cause,
+            critical_step=demo.label.critical_step,
+            lesson=demo.label.lesson,
+            retrieval_query=demo.label.retrieval_query,
+        )
+    )
+    opening = tokenizer.opening(None, prompt)
+    ids = [*opening, *answer, tokenizer.eot_id]
+    return Example(ids, [0.0] * len(opening) + [1.0] * (len(answer) + 1))
+
+
+def example(index: int, encoder: Encoder, settings: CorpusSettings, seed: int) -> Example:
+    """Return example `index` of the corpus."""
+    if generator(seed, "role", index).random() < settings.environment_share:
+        return environment_example(demonstration(settings, seed, index, failed=True), encoder.tokenizer)
+    return agent_example(demonstration(settings, seed, index), encoder, settings)
+
+
+def examples(
+    start: int, tokenizer: PolicyTokenizer, settings: CorpusSettings, seed: int
+) -> Iterator[tuple[int, Example]]:
+    """Yield (index, example) from index `start` on, without those that are too long."""
+    encoder = Encoder(tokenizer)
+    index = start
+    while True:
+        item = example(index, encoder, settings, seed)
+        if len(item.ids) <= settings.max_length:
+            yield index, item
+        index += 1
+
+
+def texts(settings: CorpusSettings, seed: int, count: int, render: Callable[[Demonstration], list[str]]) -> list[str]:
+    """Return the texts of `count` demonstrations, from which a tokenizer is trained."""
+    return [
+        text for index in range(count) for text in render(demonstration(settings, seed, index, failed=index % 2 > 0))
+    ]
+
+
+def demonstration_texts(demo: Demonstration) -> list[str]:
+    """Return every text of a demonstration in the forms in which a policy meets it."""
+    found = [first_user_text(demo.goal, demo.steps[0].state)]
+    for step in demo.steps:
+        found += [render_turn(step.reasoning, step.action, [step.next_state]), step.next_state]
+    if demo.label is not None:
+        found.append(
+            diagnosis_prompt(
+                demo.goal, [(step.action, step.next_state) for step in demo.steps], instructions=False, max_chars=None
+            )
+        )
+        found.append(
+            render_record(
+                failure_type=demo.label.failure_type,
+                root_cause=demo.label.root_cause,
+                critical_step=demo.label.critical_step,
+                lesson=demo.label.lesson,
+                retrieval_query=demo.label.retrieval_query,
+            )
+        )
+    return found

@@ -1,0 +1,256 @@
+"""Training the small policy from scratch on the corpus: the recipe behind `roleagent pretrain`.
+
+Matrices inside the layers are trained with Muon (orthogonalised momentum; `torch.optim.Muon`), embeddings and
+norms with AdamW, both with a linear warm-up and a linear decay to zero over a fixed number of steps. A checkpoint
+is written every few minutes, and the same command goes on from it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from roleagent.pretraining.corpus import CorpusSettings, Example, demonstration_texts, examples, texts
+
+if TYPE_CHECKING:
+    import torch
+
+    from roleagent.policy.model import Policy
+
+
+@dataclass(frozen=True, slots=True)
+class PretrainSettings:
+    """The recipe."""
+
+    corpus: CorpusSettings = field(default_factory=CorpusSettings)
+    seed: int = 0
+    steps: int = 4000
+    batch_tokens: int = 8192  #: tokens, padding included, of an optimizer step
+    muon_learning_rate: float = 0.01
+    adam_learning_rate: float = 3e-3
+    weight_decay: float = 0.01
+    warmup_steps: int = 100
+    decay_share: float = 0.6  #: the last share of the steps decays linearly to zero
+    max_grad_norm: float = 1.0
+    vocabulary: int = 800
+    tokenizer_texts: int = 4000
+    width: int = 128
+    layers: int = 4
+    heads: int = 4
+    kv_heads: int = 2
+    intermediate: int = 512
+    checkpoint_seconds: float = 120.0
+
+
+def learning_rate_factor(step: int, settings: PretrainSettings) -> float:
+    """Return the factor on both learning rates at 0-based `step`: linear up, flat, linear down to zero."""
+    up = min(1.0, (step + 1) / max(1, settings.warmup_steps))
+    down = (settings.steps - step) / max(1.0, settings.decay_share * settings.steps)
+    return max(0.0, min(up, down, 1.0))
+
+
+def batches(
+    start: int, take: Iterator[tuple[int, Example]], batch_tokens: int, window: int = 256
+) -> Iterator[tuple[int, list[Example]]]:
+    """Yield (next index, batch): a window of examples is sorted by length and cut into batches of similar lengths.
+
+    The batches of a window are yielded in an order that does not depend on length, so that the loss is not
+    periodic. `next index` is where a resumed run starts its stream again; it moves on when a window is done.
+    """
+    del start
+    while True:
+        indexed = [next(take) for _ in range(window)]
+        after = indexed[-1][0] + 1
+        group = sorted((item for _, item in indexed), key=lambda item: len(item.ids))
+        cut: list[list[Example]] = [[]]
+        for item in group:
+            if cut[-1] and (len(cut[-1]) + 1) * len(item.ids) > batch_tokens:
+                cut.append([])
+            cut[-1].append(item)
+        order = sorted(range(len(cut)), key=lambda k: (k * 7919) % 104729)
+        for position, k in enumerate(order):
+            yield (after if position == len(order) - 1 else -1), cut[k]
+
+
+def build_optimizers(model: torch.nn.Module, settings: PretrainSettings) -> list[torch.optim.Optimizer]:
+    """Return [Muon over the layers' matrices, AdamW over the rest]."""
+    import torch
+
+    matrices, rest = [], []
+    for name, parameter in model.named_parameters():
+        (matrices if parameter.ndim == 2 and "layers." in name else rest).append(parameter)
+    return [
+        torch.optim.Muon(
+            matrices,
+            lr=settings.muon_learning_rate,
+            weight_decay=settings.weight_decay,
+            adjust_lr_fn="original",
+        ),
+        torch.optim.AdamW(rest, lr=settings.adam_learning_rate, betas=(0.9, 0.98), weight_decay=0.0),
+    ]
+
+
+def batch_loss(model: torch.nn.Module, batch: list[Example]) -> torch.Tensor:
+    """Return the weighted mean cross-entropy of next tokens; head and softmax on weighted positions only."""
+    import torch
+
+    length = max(len(item.ids) for item in batch)
+    ids = torch.zeros(len(batch), length, dtype=torch.long)
+    weights = torch.zeros(len(batch), length)
+    for row, item in enumerate(batch):
+        ids[row, : len(item.ids)] = torch.tensor(item.ids)
+        weights[row, : len(item.ids)] = torch.tensor(item.weights)
+    # Right padding under causal attention: no padded position is seen by a real one, so no mask is needed.
+    hidden = model.model(input_ids=ids, use_cache=False).last_hidden_state[:, :-1]  # type: ignore[operator, union-attr]
+    targets, weights = ids[:, 1:], weights[:, 1:]
+    chosen = weights > 0
+    logits = model.lm_head(hidden[chosen])  # type: ignore[operator]
+    losses = torch.nn.functional.cross_entropy(logits, targets[chosen], reduction="none")
+    return (losses * weights[chosen]).sum() / weights[chosen].sum()
+
+
+def pretrain(
+    settings: PretrainSettings,
+    folder: Path,
+    report: Callable[[dict[str, float]], None],
+    start_from: Path | None = None,
+) -> Policy:
+    """Train a policy, or go on from `folder`'s checkpoint; return it. Its weights are saved in `folder/policy`.
+
+    Args:
+        settings: the recipe; a checkpoint made with another one is refused.
+        folder: where the checkpoint, the log and the finished policy go.
+        report: called every 20 steps with step, loss, tokens, seconds.
+        start_from: a policy folder to start from instead of random weights (a second stage).
+    """
+    import torch
+
+    from roleagent.policy.model import Policy, load_policy
+    from roleagent.policy.small import build_small_model, build_small_tokenizer
+    from roleagent.policy.tokens import PolicyTokenizer
+
+    folder.mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(settings.seed)
+    if start_from is not None:
+        policy = load_policy(str(start_from), dtype="float32", device="cpu")
+    else:
+        words = texts(settings.corpus, settings.seed, settings.tokenizer_texts, demonstration_texts)
+        tokenizer = build_small_tokenizer(words, settings.vocabulary)
+        model = build_small_model(
+            len(tokenizer),
+            width=settings.width,
+            layers=settings.layers,
+            heads=settings.heads,
+            kv_heads=settings.kv_heads,
+            intermediate=settings.intermediate,
+            max_context=settings.corpus.max_length,
+            seed=settings.seed,
+        )
+        policy = Policy(model, PolicyTokenizer(tokenizer), str(folder), settings.corpus.max_length)
+    model = policy.model
+    model.train()
+    optimizers = build_optimizers(model, settings)
+    step, index, tokens = _load(folder, settings, model, optimizers)
+    stream = batches(index, examples(index, policy.tokenizer, settings.corpus, settings.seed), settings.batch_tokens)
+    began = saved = time.monotonic()
+    losses: list[float] = []
+    resumable = index
+    while step < settings.steps:
+        after, batch = next(stream)
+        factor = learning_rate_factor(step, settings)
+        for optimizer, rate in zip(optimizers, (settings.muon_learning_rate, settings.adam_learning_rate), strict=True):
+            for group in optimizer.param_groups:
+                group["lr"] = rate * factor
+        loss = batch_loss(model, batch)
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(model.parameters(), settings.max_grad_norm)
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        step += 1
+        tokens += sum(len(item.ids) for item in batch)
+        losses.append(float(loss.detach()))
+        if after >= 0:
+            resumable = after
+        if step % 20 == 0 or step == settings.steps:
+            report(
+                {
+                    "step": step,
+                    "loss": sum(losses) / len(losses),
+                    "tokens": tokens,
+                    "seconds": time.monotonic() - began,
+                }
+            )
+            losses.clear()
+        if time.monotonic() - saved > settings.checkpoint_seconds or step == settings.steps:
+            _save(folder, settings, policy, optimizers, step, resumable, tokens)
+            saved = time.monotonic()
+    model.eval()
+    return policy
+
+
+def _tensors(optimizers: list[torch.optim.Optimizer]) -> dict[str, torch.Tensor]:
+    import torch
+
+    found: dict[str, torch.Tensor] = {}
+    for number, optimizer in enumerate(optimizers):
+        for parameter, entries in optimizer.state_dict()["state"].items():
+            for key, value in entries.items():
+                found[f"{number}.{parameter}.{key}"] = torch.as_tensor(value).clone().contiguous()
+    return found
+
+
+def _save(
+    folder: Path,
+    settings: PretrainSettings,
+    policy: Policy,
+    optimizers: list[torch.optim.Optimizer],
+    step: int,
+    index: int,
+    tokens: int,
+) -> None:
+    from safetensors.torch import save_file
+
+    from roleagent.policy.model import save_policy
+
+    save_policy(policy, folder / "policy")
+    save_file(_tensors(optimizers), folder / "optimizer.new")
+    os.replace(folder / "optimizer.new", folder / "optimizer.safetensors")
+    state = {"step": step, "index": index, "tokens": tokens, "settings": asdict(settings)}
+    (folder / "state.new").write_text(json.dumps(state, indent=1))
+    os.replace(folder / "state.new", folder / "state.json")
+
+
+def _load(
+    folder: Path,
+    settings: PretrainSettings,
+    model: Any,
+    optimizers: list[torch.optim.Optimizer],
+) -> tuple[int, int, int]:
+    from safetensors.torch import load_file
+
+    from roleagent.errors import ConfigError
+
+    path = folder / "state.json"
+    if not path.is_file():
+        return 0, 0, 0
+    state = json.loads(path.read_text())
+    if state["settings"] != json.loads(json.dumps(asdict(settings))):
+        raise ConfigError(f"{folder} holds a checkpoint of another recipe; give another --output, or remove it")
+    model.load_state_dict(load_file(folder / "policy" / "model.safetensors"), strict=False)
+    tensors = load_file(folder / "optimizer.safetensors")
+    for number, optimizer in enumerate(optimizers):
+        wanted = optimizer.state_dict()
+        entries: dict[int, dict[str, torch.Tensor]] = {}
+        for name, tensor in tensors.items():
+            owner, parameter, key = name.split(".", 2)
+            if int(owner) == number:
+                entries.setdefault(int(parameter), {})[key] = tensor
+        wanted["state"] = entries
+        optimizer.load_state_dict(wanted)
+    return int(state["step"]), int(state["index"]), int(state["tokens"])
