@@ -1,0 +1,74 @@
+"""Where MLflow's records go, and what a wrong place says."""
+
+from __future__ import annotations
+
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from roleagent.errors import TrackingError
+from roleagent.tracking.backend import connect, resolve_backend
+from roleagent.tracking.tracker import numbers, pool_digest
+from roleagent.types import Task
+
+
+def test_order_of_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    local = resolve_backend("", tmp_path)
+    assert local.uri == f"sqlite:///{tmp_path}/mlflow.db"
+    assert local.artifacts == f"file://{tmp_path}/mlflow-artifacts"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://u:p@127.0.0.1:5000/")
+    server = resolve_backend("", tmp_path)
+    assert (server.uri, server.artifacts, server.remote) == ("http://u:p@127.0.0.1:5000", None, True)
+    assert server.shown == "http://***@127.0.0.1:5000"
+    assert resolve_backend("sqlite:////x/y.db", tmp_path).uri == "sqlite:////x/y.db"
+
+
+def test_a_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TrackingError, match="no model registry"):
+        resolve_backend(str(tmp_path), tmp_path)
+
+
+def test_a_dead_server_is_one_line_within_seconds(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound and not listening: the port refuses
+        port = taken.getsockname()[1]
+        began = time.monotonic()
+        with pytest.raises(TrackingError, match="no MLflow server answers") as caught:
+            connect(resolve_backend(f"http://u:hunter2@127.0.0.1:{port}", tmp_path))
+    assert time.monotonic() - began < 8
+    assert "\n" not in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+    assert "make up" in str(caught.value)
+
+
+def test_a_silent_server_is_given_up(tmp_path: Path) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        began = time.monotonic()
+        with pytest.raises(TrackingError, match="no MLflow server answers"):
+            connect(resolve_backend(f"http://127.0.0.1:{silent.getsockname()[1]}", tmp_path))
+    assert time.monotonic() - began < 8
+
+
+def test_numbers_are_flat_finite_and_named_as_mlflow_wants() -> None:
+    metrics = {
+        "a": 1,
+        "b/c": float("nan"),
+        "failure_types": {"wrong | object\n": 2},
+        "note": "text",
+        "ok": True,
+        "i": float("inf"),
+    }
+    assert numbers(metrics) == {"a": 1.0, "failure_types/wrong _ object_": 2.0, "ok": 1.0}
+
+
+def test_pool_digest_depends_on_the_ids_alone() -> None:
+    a, b = Task("a", "e", "x", "train"), Task("b", "e", "y", "train")
+    assert pool_digest([a, b]) == pool_digest([b, a])
+    assert pool_digest([a, b]) != pool_digest([a])
+    assert pool_digest([Task("ab", "e", "x", "train")]) != pool_digest([a, b])
+    assert len(pool_digest([])) == 32
