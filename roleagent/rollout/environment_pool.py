@@ -102,7 +102,9 @@ class EnvironmentPool:
     def _sleep(self, seconds: float | None, now: float) -> None:
         """Wait for a change, at most `seconds` and not beyond the next time-out. The lock is held."""
         limits = [call.started + self._timeout - now for call in self._running if call.started is not None]
-        limits.append(self._timeout if seconds is None else seconds)
+        limits.append(self._timeout)  # a call that starts meanwhile is not announced
+        if seconds is not None:
+            limits.append(seconds)
         self._changed.wait(max(0.0, min(limits)) + 1e-4)
 
     def _give_up_overdue(self) -> float:

@@ -107,7 +107,7 @@ def write_trajectories(trajectories: Sequence[Trajectory]) -> bytes:
             lists = [None if step is None else getattr(step, name) for step in steps]
             arrays[name] = _list_array(lists, schema.field(name).type)
         table = pa.Table.from_arrays([arrays[name] for name in schema.names], schema=schema)
-    except (pa.ArrowException, OverflowError, UnicodeError, TypeError) as error:
+    except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
         raise StorageError(f"trajectories cannot be stored as Parquet: {error}") from error
     return to_parquet(table, SCHEMA_NAME, SCHEMA_VERSION)
 
