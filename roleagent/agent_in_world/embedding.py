@@ -71,12 +71,11 @@ class TextEmbedder:
         try:
             self._tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(source)
             with _quiet_loading():
-                model: PreTrainedModel = AutoModel.from_pretrained(source, dtype="float32")
+                model: Any = AutoModel.from_pretrained(source, dtype="float32")
         except (OSError, ValueError) as error:
             reason = " ".join(str(error).split())[:200]
             raise BankError(f"cannot load the embedding model {spec}: {reason}") from error
-        self._model: nn.Module = model
-        self._model.eval().requires_grad_(False)
+        self._model: nn.Module = model.eval().requires_grad_(False)
         self._max_tokens = _max_tokens(source, self._tokenizer, model)
         self._threads = threads
         self._batch_size = batch_size
