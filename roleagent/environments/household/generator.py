@@ -233,7 +233,8 @@ def _room(draws: Draws, table: Scenes, level: Level, task_type: str, pair: GoalP
     if task_type in NEEDS and NEEDS[task_type][1] not in needed:
         needed.append(NEEDS[task_type][1])
     if not level.receptacles:
-        room = dict(draws.pick([room for room in table.rooms[pair.kind] if set(needed) <= set(room)] or [{}]))
+        rooms = table.rooms[pair.kind]
+        room = dict(draws.pick([room for room in rooms if set(needed) <= set(room)] or rooms))
         for kind in needed:
             room.setdefault(kind, 1)
         return [kind for kind, count in room.items() for _ in range(count)]

@@ -26,7 +26,7 @@ from roleagent.environments.household.engine import (
     State,
     Thing,
 )
-from roleagent.environments.household.generator import scenes
+from roleagent.environments.household.scenes import scenes
 from roleagent.errors import EnvironmentFault
 
 PROPERTIES = ("pickupable", "isReceptacleObject", "cleanable", "heatable", "coolable", "toggleable", "sliceable")
@@ -66,7 +66,7 @@ def problem_text(game: Game, name: str = "household") -> str:
         *(f"        {kind}Type - rtype" for kind in sorted(game.can_contain.keys() | set(place_kinds))),
         *(f"        {thing} - object" for thing in things),
         *(f"        {place} - receptacle" for place in places),
-        *(f"        loc_bar_{location} - location" for location in locations),
+        *(f"        loc_bar_{location:03d} - location" for location in locations),
     ]
     present = {thing.kind for thing in game.things}
     facts = [f"(receptacleType {i} {r.kind}Type)" for i, r in zip(places, game.receptacles, strict=True)]
@@ -80,25 +80,38 @@ def problem_text(game: Game, name: str = "household") -> str:
         facts += [f"({ability} {i})" for i, thing in zip(things, game.things, strict=True) if ability in thing.can]
     facts += [f"(openable {i})" for i, r in zip(places, game.receptacles, strict=True) if r.openable]
     facts += [f"(opened {i})" for number, i in enumerate(places) if game.start.opened >> number & 1]
-    facts.append(f"(atLocation agent1 loc_bar_{game.start.location})")
+    facts.append(f"(atLocation agent1 loc_bar_{game.start.location:03d})")
     for predicate, bit in _STATES.items():
         facts += [f"({predicate} {i})" for i, flags in zip(things, game.start.flags, strict=True) if flags & bit]
     for place, inside in zip(places, game.start.contents, strict=True):
         facts += [f"(inReceptacle {things[thing]} {place})" for thing in inside]
     for outer, inner in game.inside.items():
         facts += [f"(inReceptacleObject {things[thing]} {things[outer]})" for thing in inner]
-    facts += [f"(receptacleAtLocation {i} loc_bar_{r.location})" for i, r in zip(places, game.receptacles, strict=True)]
     facts += [
-        f"(objectAtLocation {i} loc_bar_{spot})"
+        f"(receptacleAtLocation {i} loc_bar_{r.location:03d})" for i, r in zip(places, game.receptacles, strict=True)
+    ]
+    facts += [
+        f"(objectAtLocation {i} loc_bar_{spot:03d})"
         for i, spots in zip(things, game.start.spots, strict=True)
         for spot in spots
     ]
-    body = "\n".join(f"        {fact}" for fact in facts)
-    return (
-        f"\n(define (problem {name})\n(:domain alfred)\n(:objects\n"
-        + "\n".join(objects)
-        + f"\n        )\n\n(:init\n{body}\n        )\n\n        (:goal\n            {goal_text(game.goal)}\n        )\n    )\n"
+    objects_text, facts_text = "\n".join(objects), "\n".join(f"        {fact}" for fact in facts)
+    return f"""
+(define (problem {name})
+(:domain alfred)
+(:objects
+{objects_text}
+        )
+
+(:init
+{facts_text}
+        )
+
+        (:goal
+            {goal_text(game.goal)}
+        )
     )
+"""
 
 
 def goal_text(goal: Goal) -> str:
