@@ -48,7 +48,7 @@ class Learner:
         dtype: type of the matrix products.
 
     Raises:
-        ConfigError: a KL term is asked for without a reference model.
+        ConfigError: a KL term is asked for without a reference model, or the reference is the model itself.
         PolicyError: the model computes its logits in a way the learner cannot reproduce.
     """
 
@@ -66,6 +66,8 @@ class Learner:
 
         if config.kl_coefficient > 0 and reference_model is None:
             raise ConfigError("learner.kl_coefficient is above 0 but there is no reference model; set it to 0")
+        if reference_model is model:
+            raise ConfigError("the reference model must be a copy of its own; it is frozen while the policy moves")
         self.config = config
         self.seed = seed
         self.updates = 0  #: calls of `update` so far
@@ -86,6 +88,11 @@ class Learner:
         """The trained model, outside of any wrapper."""
         return self._model
 
+    @property
+    def is_main_process(self) -> bool:
+        """True on the one rank that writes files."""
+        return bool(self._accelerator.is_main_process)
+
     def update(self, sequences: Sequence[TrainingSequence], *, temperature: float, iteration: int) -> dict[str, float]:
         """Train on one batch: `epochs` passes of `minibatches` optimizer steps each.
 
@@ -101,7 +108,8 @@ class Learner:
             DataQualityError: there is no generated token in the batch.
         """
         started = time.perf_counter()
-        if not generated_tokens(sequences):
+        sequences = [sequence for sequence in sequences if any(sequence.mask)]
+        if not sequences:
             raise DataQualityError("the batch holds no generated token; there is nothing to train on")
         config = self.config
         shares = minibatches(sequences, config.minibatches, seed=self.seed, iteration=iteration)
@@ -243,15 +251,22 @@ class Learner:
         """Take over weights, AdamW's state and counters from a folder that `save` wrote. To be called on every rank.
 
         Raises:
-            StorageError: a file is missing, damaged or of another model; the learner is then unusable.
+            StorageError: a file is missing, damaged or of another model; the learner is as it was.
         """
-        record = read_json(folder / "learner.json")
+        path = folder / "learner.json"
+        record = read_json(path)
         if record.get("format") != _FORMAT:
-            raise StorageError(f"{folder / 'learner.json'}: not a learner checkpoint of format {_FORMAT}")
-        load_weights(self._model, folder)
+            raise StorageError(
+                f"{path}: format is {record.get('format')!r}, expected {_FORMAT!r}; use another checkpoint"
+            )
+        counters = record.get("updates"), record.get("optimizer_steps")
+        if not all(isinstance(counter, int) for counter in counters):
+            raise StorageError(f"{path}: the counters are missing; restore it or use an older checkpoint")
+        # Everything is read and compared first: a damaged folder leaves the learner as it was.
+        pairs = _matching_weights(self._model, folder)
         load_optimizer(self._optimizer.optimizer, self._model.named_parameters(), folder / "optimizer.safetensors")
-        self.updates = int(record["updates"])
-        self.optimizer_steps = int(record["optimizer_steps"])
+        _copy(pairs)
+        self.updates, self.optimizer_steps = cast("tuple[int, int]", counters)
 
 
 class _Run:
@@ -289,23 +304,31 @@ def load_weights(model: nn.Module, folder: Path) -> None:
     """Copy the weights of a `save_pretrained` folder into a model of the same shape, in place.
 
     Raises:
-        StorageError: a file is missing, damaged or of another model.
+        StorageError: a file is missing, damaged or of another model; the model is as it was.
     """
+    _copy(_matching_weights(model, folder))
+
+
+def _matching_weights(model: nn.Module, folder: Path) -> list[tuple[Tensor, Tensor]]:
+    """Pairs (tensor of the model, stored tensor); tied weights are stored once, under one of their names."""
     index = folder / "model.safetensors.index.json"
     names = sorted(set(read_json(index)["weight_map"].values())) if index.is_file() else ["model.safetensors"]
-    tensors: dict[str, Tensor] = {}
+    stored: dict[str, Tensor] = {}
     for name in names:
-        tensors.update(read_tensors(folder / name))
-    # Tied weights are stored once, under one of their names.
-    aliases: dict[int, list[str]] = {}
+        stored.update(read_tensors(folder / name))
+    aliases: dict[Tensor, list[str]] = {}
     for name, tensor in model.state_dict(keep_vars=True).items():
-        aliases.setdefault(id(tensor), []).append(name)
-    targets = {id(tensor): tensor for tensor in model.state_dict(keep_vars=True).values()}
-    with torch.no_grad():
-        for key, target in targets.items():
-            found = next((tensors[name] for name in aliases[key] if name in tensors), None)
-            if found is None or found.shape != target.shape:
-                raise StorageError(
-                    f"{folder}: '{aliases[key][0]}' is missing or of another shape; use another checkpoint"
-                )
-            target.copy_(found)
+        aliases.setdefault(tensor, []).append(name)
+    pairs = []
+    for tensor, known in aliases.items():
+        found = next((stored[name] for name in known if name in stored), None)
+        if found is None or found.shape != tensor.shape:
+            raise StorageError(f"{folder}: '{known[0]}' is missing or of another shape; use the model's own checkpoint")
+        pairs.append((tensor, found))
+    return pairs
+
+
+@torch.no_grad()
+def _copy(pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
+    for target, source in pairs:
+        target.copy_(source)

@@ -146,7 +146,10 @@ def micro_batches(
     Args:
         sequences: the whole list.
         max_tokens: bound of B * L, padding included; a longer sequence is a batch of its own.
-        indices: which of them to pack (default: all).
+        indices: which of them to pack (default: all); each must hold a generated token.
+
+    Raises:
+        DataQualityError: a sequence begins with a generated token.
     """
     chosen = range(len(sequences)) if indices is None else indices
     # Longest first: the largest allocation comes first, so memory does not fail late in an update.
@@ -171,6 +174,8 @@ def _pack(sequences: Sequence[TrainingSequence], indices: Sequence[int]) -> Micr
         ids = np.asarray(sequence.ids, dtype=np.int64)[: used_length(sequence)]
         input_ids[row, : len(ids) - 1] = ids[:-1]
         where = np.flatnonzero(np.asarray(sequence.mask, dtype=bool))
+        if where[0] == 0:
+            raise DataQualityError(f"sequence {index} begins with a generated token; nothing predicts it")
         positions.append(row * width + where - 1)
         targets.append(ids[where])
         advantages.append(np.asarray(sequence.advantages, dtype=np.float32)[where])

@@ -1,0 +1,85 @@
+"""A tiny model and a seeded batch for the learner's tests. Run as a script, it is one rank of a distributed update."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
+
+from roleagent.config.models import LearnerConfig
+from roleagent.learning.learner import Learner
+from roleagent.types import TrainingSequence
+
+VOCABULARY = 37
+
+
+def tiny_model(seed: int = 0, *, tied: bool = True, family: str = "llama") -> PreTrainedModel:
+    torch.manual_seed(seed)
+    shape = {
+        "vocab_size": VOCABULARY,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "tie_word_embeddings": tied,
+        # Larger than usual, so that a token's probability really depends on what stands before it.
+        "initializer_range": 0.2,
+    }
+    if family == "qwen2":
+        return Qwen2ForCausalLM(Qwen2Config(**shape))
+    return LlamaForCausalLM(LlamaConfig(**shape))
+
+
+def random_sequences(count: int, seed: int = 0, *, shortest: int = 6, longest: int = 40) -> list[TrainingSequence]:
+    """Sequences of turns; two of every three trajectories have one sequence, the third has two."""
+    rng = np.random.default_rng(seed)
+    sequences = []
+    for place in range(count):
+        length = int(rng.integers(shortest, longest))
+        mask = rng.random(length) < 0.5
+        mask[0], mask[-1] = False, True
+        sequences.append(
+            TrainingSequence(
+                ids=tuple(rng.integers(0, VOCABULARY, length).tolist()),
+                mask=tuple(mask.tolist()),
+                advantages=tuple(np.where(mask, rng.normal(), 0.0).tolist()),
+                old_logprobs=tuple(np.where(mask, rng.normal(-3.6, 0.4, length), 0.0).tolist()),
+                trajectory_id=f"t{place * 3 // 4}",
+            )
+        )
+    return sequences
+
+
+#: name -> sequences in the batch, and what differs from the common configuration
+RANK_CASES: dict[str, tuple[int, dict[str, int | str]]] = {
+    # Many micro batches, and not the same number on both ranks.
+    "recorded": (11, {"micro_batch_tokens": 64}),
+    "recomputed": (11, {"micro_batch_tokens": 64, "old_logprobs": "recomputed"}),
+    # One sequence in a minibatch: one of two ranks has nothing to do and must still take part.
+    "idle-rank": (2, {"micro_batch_tokens": 16384}),
+}
+
+
+def run_case(name: str, output: Path) -> dict[str, float]:
+    """Two updates of two passes and two optimizer steps each; saves the result and returns the last metrics."""
+    count, options = RANK_CASES[name]
+    common = {"learning_rate": 1e-3, "kl_coefficient": 0.05, "minibatches": 2, "epochs": 2}
+    learner = Learner(tiny_model(1), tiny_model(2), LearnerConfig.model_validate(common | options), seed=5)
+    metrics = {}
+    for iteration in range(2):
+        metrics = learner.update(random_sequences(count, iteration), temperature=0.9, iteration=iteration)
+    learner.save(output)
+    if learner.is_main_process:
+        (output / "metrics.json").write_text(json.dumps(metrics), encoding="utf-8")
+    return metrics
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    for case in RANK_CASES:
+        run_case(case, Path(sys.argv[1]) / case)
