@@ -12,6 +12,7 @@ Pure NumPy: no model, no store, no generator that lives on. The state is a small
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -136,6 +137,7 @@ class TaskDistribution:
         self._pending: dict[str, float] = {}
         self._success: dict[str, float] = {}
         self._solved: dict[str, int] = {}
+        self._iterations = 0
         self._outside = 0
         self._mixture: Mixture | None = None
 
@@ -151,7 +153,7 @@ class TaskDistribution:
 
     @property
     def solved(self) -> dict[str, int]:
-        """Tasks whose whole group once succeeded, with the last iteration in which it did."""
+        """Tasks whose whole group once succeeded, with the last iteration (from 1) in which it did."""
         return dict(self._solved)
 
     def mixture(self) -> Mixture:
@@ -205,8 +207,14 @@ class TaskDistribution:
             for index, uniform in zip(chosen.tolist(), uniforms.tolist(), strict=True)
         ]
 
-    def observe(self, results: Mapping[str, float], iteration: int) -> list[str]:
-        """Take the success rates in [0, 1] of the groups played in an iteration.
+    def copy(self) -> TaskDistribution:
+        """Return an independent distribution with the same pool, settings and state."""
+        twin = copy.copy(self)
+        twin.load_state_dict(self.state_dict())
+        return twin
+
+    def observe(self, results: Mapping[str, float]) -> list[str]:
+        """Take the success rates in [0, 1] of the groups played in this iteration.
 
         Returns:
             The tasks of the pool whose whole group succeeded; their bank records are resolved.
@@ -219,7 +227,7 @@ class TaskDistribution:
                 continue
             self._success[task_id] = float(rate)
             if rate == 1:
-                self._solved[task_id] = iteration
+                self._solved[task_id] = self._iterations + 1
                 solved.append(task_id)
         self._mixture = None
         return solved
@@ -244,6 +252,7 @@ class TaskDistribution:
             aged[task_id] = max(aged.get(task_id, 0.0), value)
         self._relevance = {task_id: aged[task_id] for task_id in sorted(aged) if aged[task_id] >= FORGOTTEN}
         self._pending = {}
+        self._iterations += 1
         self._outside = 0
         self._mixture = None
 
@@ -275,6 +284,7 @@ class TaskDistribution:
         return {
             "version": _STATE_VERSION,
             "pool": self._pool_digest(),
+            "iterations": self._iterations,
             "relevance": dict(self._relevance),
             "pending": dict(self._pending),
             "success": dict(self._success),
@@ -299,6 +309,7 @@ class TaskDistribution:
         self._pending = {str(key): float(value) for key, value in state["pending"].items()}
         self._success = {str(key): float(value) for key, value in state["success"].items()}
         self._solved = {str(key): int(value) for key, value in state["solved"].items()}
+        self._iterations = int(state["iterations"])
         self._outside = int(state["outside"])
         self._mixture = None
 
