@@ -162,7 +162,7 @@ def bank_rebuild(run: RunArgument = "latest") -> None:
     """Build the bank's index again from the committed diagnoses."""
     from roleagent.loop import runs
 
-    count = runs.find_run(run).worker().rebuild_bank()
+    count = runs.find_run(run).worker().open_bank(fresh=True).count
     _console().print(f"{count} failures indexed")
 
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from roleagent.errors import ConfigError
 from roleagent.loop.events import listener
 from roleagent.loop.statistics import Rate, success_rate
 from roleagent.loop.worker import Worker
 from roleagent.types import Trajectory
+
+if TYPE_CHECKING:
+    from roleagent.policy.engines.base import Engine
+    from roleagent.policy.model import Policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +68,31 @@ def evaluate_run(
 
     With the run's own temperature and seed this repeats the run's evaluation: same tasks, same random streams.
     """
+    version = committed_version(worker, iteration)
+    return _evaluate(worker, worker.engine(version), version, tasks, temperature, seed)
+
+
+def evaluate_policy(
+    worker: Worker, policy: Policy, *, tasks: int, version: int, temperature: float | None = None
+) -> Evaluation:
+    """Play the same held-out tasks, with the run's random streams, with a policy from elsewhere."""
+    from roleagent.policy.engines.factory import make_engine
+
+    return _evaluate(worker, make_engine(policy), version, tasks, temperature, None)
+
+
+def _evaluate(
+    worker: Worker, engine: Engine, version: int, tasks: int, temperature: float | None, seed: int | None
+) -> Evaluation:
     from roleagent.rollout.loop import collect
     from roleagent.rollout.settings import settings_from_config
 
-    version = committed_version(worker, iteration)
     pool = worker.environment.tasks("heldout")
     if tasks > len(pool):
         raise ConfigError(f"{tasks} held-out tasks were asked for; the environment has {len(pool)}")
     heat = worker.config.evaluation.temperature if temperature is None else temperature
     number = worker.config.seed if seed is None else seed
     listener().phase_started(version, "evaluate")
-    engine = worker.engine(version)
     trajectories = collect(
         engine,
         worker.policy_tokenizer,

@@ -14,12 +14,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from roleagent.errors import DataQualityError
 from roleagent.loop.events import listener
 from roleagent.loop.statistics import success_rate
 from roleagent.loop.worker import Stopwatch, Worker, peak_memory_mb
 from roleagent.storage import ObjectRecord
-from roleagent.types import DrawnTask, Task, Trajectory
+from roleagent.types import DiagnosisStatus, DrawnTask, Task, Trajectory
 
 if TYPE_CHECKING:
     from roleagent.quality import QualityReport
@@ -44,7 +43,8 @@ def draw_tasks(worker: Worker, n: int) -> list[DrawnTask]:
     drawn = [DrawnTask(worker.training_tasks[draw.task_id], draw.source, draw.probability) for draw in draws]
     from roleagent.quality import validate_tasks
 
-    _check(worker, n, "tasks", validate_tasks(drawn, set(worker.training_tasks), config.quality))
+    report = validate_tasks(drawn, count=config.rollout.tasks_per_iteration, environment=config.environment.name)
+    _check(worker, n, report)
     return drawn
 
 
@@ -73,10 +73,17 @@ def validate_rollout(worker: Worker, n: int) -> PhaseResult:
     listener().phase_started(n, "validate")
     with Stopwatch() as watch:
         report = validate_trajectories(
-            worker.trajectories(n), worker.config, reward_range=worker.environment.reward_range
+            worker.trajectories(n),
+            config=worker.config.quality,
+            reward_range=worker.environment.reward_range,
+            group_size=worker.config.rollout.group_size,
+            max_steps=worker.config.environment.max_steps,
+            horizon=worker.config.horizon,
+            iteration=n,
+            policy_version=n - 1,
         )
-        records = _check(worker, n, "trajectories", report)
-    return PhaseResult("validation", watch.seconds, _quality_metrics("trajectories", report), records)
+        records = _check(worker, n, report)
+    return PhaseResult("validation", watch.seconds, report.metrics(), records)
 
 
 def score(worker: Worker, n: int) -> PhaseResult:
@@ -137,10 +144,9 @@ def validate_diagnoses(worker: Worker, n: int) -> PhaseResult:
     from roleagent.quality import validate_diagnoses as validate
 
     with Stopwatch() as watch:
-        steps = {trajectory.trajectory_id: len(trajectory.steps) for trajectory in worker.trajectories(n)}
-        report = validate(worker.diagnoses(n), steps, worker.config.quality)
-        records = _check(worker, n, "diagnoses", report)
-    return PhaseResult("validation", watch.seconds, _quality_metrics("diagnoses", report), records)
+        report = validate(worker.diagnoses(n), worker.trajectories(n), config=worker.config.quality, iteration=n)
+        records = _check(worker, n, report)
+    return PhaseResult("validation", watch.seconds, report.metrics(), records)
 
 
 def reshape(worker: Worker, n: int) -> PhaseResult:
@@ -170,6 +176,9 @@ def reshape(worker: Worker, n: int) -> PhaseResult:
                 iteration=n,
             )
             distribution.add_relevance(retrieved.relevance)
+            valid = sum(diagnosis.status is DiagnosisStatus.VALID for diagnosis in worker.diagnoses(n))
+            metrics["bank/size"] = float(worker.bank.count + valid)
+            metrics["bank/added"] = float(valid)
             metrics |= {f"retrieval/{name}": value for name, value in retrieved.metrics.items()}
         distribution.end_iteration()
         state = json.dumps(distribution.state_dict(), sort_keys=True).encode()
@@ -296,21 +305,16 @@ def _save_checkpoint(worker: Worker, n: int) -> tuple[ObjectRecord, ...]:
         return tuple(worker.writer(n).put_folder("checkpoint", Path(folder)))
 
 
-def _check(worker: Worker, n: int, what: str, report: QualityReport) -> tuple[ObjectRecord, ...]:
-    records: tuple[ObjectRecord, ...] = ()
-    if report.offending is not None:
-        name = f"violations-{what}.parquet"
-        records = (worker.writer(n).put(name, report.offending),)
-        if not report.ok:
-            where = worker.writer(n).uri(name)
-            raise DataQualityError(f"iteration {n}: {what}: {report.message}; offending rows: {where}")
-    if report.warnings:
-        listener().notice(f"iteration {n}: {what}: {report.message}")
-    return records
-
-
-def _quality_metrics(what: str, report: QualityReport) -> dict[str, float]:
-    return {f"quality/{what}_warnings": float(len(report.warnings)), f"quality/{what}_seconds": report.seconds}
+def _check(worker: Worker, n: int, report: QualityReport) -> tuple[ObjectRecord, ...]:
+    """Save offending rows; stop at a critical violation, tell of a warning."""
+    if report.ok and not report.warnings:
+        return ()
+    writer = worker.writer(n)
+    record = writer.put(f"violations-{report.table}.parquet", report.offending_parquet())
+    report.raise_if_critical(writer.uri(record.name))
+    for violation in report.warnings:
+        listener().notice(f"iteration {n}: {report.table}: {violation.line()}")
+    return (record,)
 
 
 __all__ = [

@@ -13,7 +13,7 @@ from typing import Any
 from roleagent.loop import home
 from roleagent.loop.statistics import Rate
 from roleagent.loop.worker import Stopwatch, Worker, peak_memory_mb
-from roleagent.storage import MissingObject, prune
+from roleagent.storage import MissingObjectError, prune
 from roleagent.types import DiagnosisStatus
 
 SUMMARY = "summary.json"
@@ -41,7 +41,9 @@ def publish(worker: Worker, n: int, metrics: Mapping[str, float]) -> float:
     """Index the failures of iteration n, log it to MLflow, prune checkpoints; return the seconds that it took."""
     with Stopwatch() as watch:
         if worker.config.agent_in_world.enabled and n > 0:
-            worker.bank.add([d for d in worker.diagnoses(n) if d.status is DiagnosisStatus.VALID])
+            worker.bank.add(worker.diagnoses(n))
+            solved = worker.curriculum(n).solved
+            worker.bank.mark_resolved([task_id for task_id, when in solved.items() if when == n], n)
         tracker = worker.tracker
         if n == 0:
             tracker.log_datasets(
@@ -60,7 +62,7 @@ def republish(worker: Worker, n: int) -> None:
     """Catch up with the publication of every commit up to n: a crash may have come between."""
     worker.tracker.sync(history(worker))
     if worker.config.agent_in_world.enabled:
-        worker.bank  # noqa: B018 - opening the bank reconciles it with the commits
+        worker.open_bank()
     prune(worker.store.store, worker.run_id, worker.config.storage.keep_checkpoints, best_iteration(worker))
 
 
@@ -84,7 +86,7 @@ def timings(worker: Worker) -> dict[int, dict[str, float]]:
     for n in worker.store.committed(worker.run_id):
         try:
             found[n] = json.loads(worker.store.read_run(worker.run_id, f"timing/{n:06d}.json"))
-        except MissingObject:
+        except MissingObjectError:
             continue
     return found
 
@@ -141,12 +143,18 @@ def finish(worker: Worker, n: int) -> dict[str, Any]:
     summary = summarise(worker)
     folder = home.reports_folder(worker.run_id)
     rows = history(worker)
-    examples = {}
-    for k in reversed(worker.store.committed(worker.run_id)):
-        for diagnosis in worker.committed_diagnoses(k):
-            if diagnosis.status is DiagnosisStatus.VALID:
-                examples.setdefault(diagnosis.failure_type, diagnosis)
-    write_report(folder, summary=summary, history=rows, config=worker.config.model_dump(mode="json"), examples=examples)
+    diagnoses = [d for k in reversed(worker.store.committed(worker.run_id)) for d in worker.committed_diagnoses(k)]
+    links = {"checkpoint": summary["checkpoint"]}
+    if worker.tracker.run_url:
+        links["MLflow run"] = worker.tracker.run_url
+    write_report(
+        folder,
+        rows,
+        run_id=worker.run_id,
+        config=worker.config.model_dump(mode="json"),
+        diagnoses=diagnoses,
+        links=links,
+    )
     worker.store.write(worker.run_id, SUMMARY, json.dumps(summary, indent=1).encode())
     worker.tracker.log_figures(rows)
     worker.tracker.log_report(folder)

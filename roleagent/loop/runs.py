@@ -16,7 +16,7 @@ from roleagent.errors import ConfigError, RoleAgentError, StorageError
 from roleagent.loop import home
 from roleagent.loop.events import listener
 from roleagent.loop.worker import Worker, get_worker
-from roleagent.storage import MissingObject, RunStore, open_store
+from roleagent.storage import MissingObjectError, RunStore, open_store
 
 STATUS = "status.json"
 
@@ -129,7 +129,7 @@ def read_status(worker: Worker) -> dict[str, object]:
     """
     try:
         status: dict[str, object] = json.loads(worker.store.read_run(worker.run_id, STATUS))
-    except MissingObject:
+    except MissingObjectError:
         return {"status": "new", "reason": "", "at": "", "pid": 0}
     if status["status"] == "running" and not _alive(int(str(status["pid"]))):
         status["status"] = "interrupted"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 _Z95 = 1.959963984540054  # 97.5 % quantile of the standard normal distribution
@@ -40,3 +41,20 @@ def success_rate(wins: int, n: int) -> Rate:
     low = 0.0 if wins == 0 else max(0.0, centre - half)
     high = 1.0 if wins == n else min(1.0, centre + half)
     return Rate(share, low, high, n)
+
+
+def paired_gain_p_value(before: Sequence[bool], after: Sequence[bool]) -> float:
+    """Return the one-sided p-value of McNemar's exact test that `after` solves more of the same tasks.
+
+    Only tasks that one of the two solves count: under no difference each is a fair coin.
+
+    Raises:
+        ValueError: the two do not speak of the same number of tasks.
+    """
+    from scipy.stats import binomtest
+
+    gained = sum(new and not old for old, new in zip(before, after, strict=True))
+    lost = sum(old and not new for old, new in zip(before, after, strict=True))
+    if gained + lost == 0:
+        return 1.0
+    return float(binomtest(gained, gained + lost, 0.5, alternative="greater").pvalue)

@@ -55,6 +55,7 @@ class Worker:
         self._policy: Policy | None = None
         self._learner: Learner | None = None
         self._engine: Engine | None = None
+        self._bank: FailureBank | None = None
         self._warm: dict[str, object] = {}
         self.lease: Lease | None = None  #: held while this process trains the run
         self.history: dict[int, dict[str, Any]] = {}  #: rows of metrics of committed iterations
@@ -82,14 +83,24 @@ class Worker:
 
         return TextEmbedder(self.config.agent_in_world.embedding_model)
 
-    @cached_property
+    @property
     def bank(self) -> FailureBank:
         """The failure bank, reconciled with the committed diagnoses when it is opened."""
+        return self._bank if self._bank is not None else self.open_bank()
+
+    def open_bank(self, *, fresh: bool = False) -> FailureBank:
+        """Open the bank (again) and bring it in line with the commits; with `fresh`, build it anew from them."""
         from roleagent.agent_in_world.failure_bank import FailureBank
 
-        bank = FailureBank(home.bank_folder(self.run_id), self.run_id, self.embedder)
-        bank.reconcile((n, self.committed_diagnoses(n)) for n in self.store.committed(self.run_id))
-        return bank
+        with self._lock:
+            if self._bank is not None:
+                self._bank.close()
+            bank = FailureBank(home.bank_folder(self.run_id), self.run_id, self.embedder, fresh=fresh)
+            committed = self.store.committed(self.run_id)
+            solved = self.curriculum(committed[-1]).solved if committed else {}
+            bank.reconcile(((n, self.committed_diagnoses(n)) for n in committed), solved)
+            self._bank = bank
+            return bank
 
     @cached_property
     def tracker(self) -> Tracker:
@@ -138,7 +149,7 @@ class Worker:
 
         The engine's weights are a copy: while the learner moves on, the engine still speaks for the old policy.
         """
-        from roleagent.policy.engines import make_engine
+        from roleagent.policy.engines.factory import make_engine
 
         with self._lock:
             if self._engine is None or self._engine_version != version:

@@ -12,7 +12,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from roleagent.agent_in_world.prompts import diagnosis_prompt, render_record
-from roleagent.environments.household.demonstrations import DEFAULT_HABITS, Demonstration, demonstrate
+from roleagent.environments.household.demonstrations import (
+    DEFAULT_HABITS,
+    Demonstration,
+    DemonstrationStep,
+    demonstrate,
+)
 from roleagent.environments.household.generator import task_id
 from roleagent.policy.tokens import PolicyTokenizer
 from roleagent.policy.turns import render_turn
@@ -64,9 +69,12 @@ class CorpusSettings:
     horizon: int = 1
     max_length: int = 1536  #: longer examples are left out
     habits: Mapping[str, float] | None = None  #: failure type -> probability of that mistake when there is occasion
+    habits_from: int = 0  #: the agent's demonstrations before this index are the pure expert's
     environment_share: float = 0.2  #: share of examples in the environment role
     observation_weight: float = 0.3  #: weight of the environment's own tokens: they teach the world model
+    prediction_weight: float = 0.5  #: weight of predictions: much of what they say cannot be known beforehand
     aftermath_weight: float = 0.3  #: weight of the demonstrator's turns after its mistake
+    slips: float = 0.06  #: probability of a random action, which is not imitated, in place of the intended one
 
 
 def demonstration(settings: CorpusSettings, seed: int, index: int, *, failed: bool = False) -> Demonstration:
@@ -74,11 +82,12 @@ def demonstration(settings: CorpusSettings, seed: int, index: int, *, failed: bo
 
     What the agent imitates has the habits of the settings. What the environment diagnoses has every kind of failure.
     """
-    habits = DEFAULT_HABITS if failed else settings.habits
+    habits = DEFAULT_HABITS if failed else settings.habits if index >= settings.habits_from else None
     for attempt in range(200):
         draw = derive(seed, "demonstration", index, attempt)
         task = task_id(settings.level, "pretrain", draw % TASK_SPACE)
-        demo = demonstrate(task, draw, habits, settings.max_steps)
+        slips = 0.0 if failed else settings.slips
+        demo = demonstrate(task, draw, habits, settings.max_steps, slips)
         if not failed or demo.label is not None:
             return demo
     raise ValueError("the habits produce no failures to diagnose")
@@ -93,14 +102,21 @@ def agent_example(demo: Demonstration, encoder: Encoder, settings: CorpusSetting
     states = [step.next_state for step in demo.steps]
     for t, step in enumerate(demo.steps):
         predictions = states[t : t + settings.horizon]
-        turn = encoder.turn(render_turn(step.reasoning, step.action, predictions))
-        ids += turn
-        weights += [1.0 if t < critical else settings.aftermath_weight] * len(turn)
+        decision = render_turn(step.reasoning, step.action, [])
+        chosen, foreseen = encoder.turn(decision), encoder.turn(_predictions(decision, step, predictions))
+        weight = 1.0 if t < critical else settings.aftermath_weight
+        ids += [*chosen, *foreseen]
+        weights += [0.0 if step.slip else weight] * len(chosen) + [settings.prediction_weight * weight] * len(foreseen)
         if t + 1 < len(demo.steps):
             context = encoder.observation(step.next_state)
             ids += context
             weights += [seen] * len(context)
     return Example(ids, weights)
+
+
+def _predictions(decision: str, step: DemonstrationStep, predictions: list[str]) -> str:
+    # A tag begins a token of its own, so a turn may be encoded in two parts.
+    return render_turn(step.reasoning, step.action, predictions).removeprefix(decision)
 
 
 def environment_example(demo: Demonstration, tokenizer: PolicyTokenizer) -> Example:

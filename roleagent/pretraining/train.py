@@ -8,7 +8,6 @@ is written every few minutes, and the same command goes on from it.
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
@@ -29,15 +28,15 @@ class PretrainSettings:
 
     corpus: CorpusSettings = field(default_factory=CorpusSettings)
     seed: int = 0
-    steps: int = 4000
-    batch_tokens: int = 8192  #: tokens, padding included, of an optimizer step
-    muon_learning_rate: float = 0.01
+    steps: int = 3500
+    batch_tokens: int = 4096  #: tokens, padding included, of an optimizer step
+    muon_learning_rate: float = 0.02
     adam_learning_rate: float = 3e-3
     weight_decay: float = 0.01
     warmup_steps: int = 100
     decay_share: float = 0.6  #: the last share of the steps decays linearly to zero
     max_grad_norm: float = 1.0
-    vocabulary: int = 800
+    vocabulary: int = 1024
     tokenizer_texts: int = 4000
     width: int = 128
     layers: int = 4
@@ -220,10 +219,10 @@ def _save(
 
     save_policy(policy, folder / "policy")
     save_file(_tensors(optimizers), folder / "optimizer.new")
-    os.replace(folder / "optimizer.new", folder / "optimizer.safetensors")
+    (folder / "optimizer.new").replace(folder / "optimizer.safetensors")
     state = {"step": step, "index": index, "tokens": tokens, "settings": asdict(settings)}
     (folder / "state.new").write_text(json.dumps(state, indent=1))
-    os.replace(folder / "state.new", folder / "state.json")
+    (folder / "state.new").replace(folder / "state.json")
 
 
 def _load(

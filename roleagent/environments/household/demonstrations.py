@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from roleagent.environments.household.engine import Game, apply, is_won, look_text
+from roleagent.environments.household.engine import Game, apply, is_won, room_text
 from roleagent.environments.household.expert import Expert
 from roleagent.environments.household.failures import MISTAKES, Label, Occasion, Script, task_phrase
 from roleagent.environments.household.generator import Draws, generate, parse_task_id, task_type_of
@@ -30,13 +30,14 @@ DEFAULT_HABITS: Mapping[str, float] = {
 
 
 class DemonstrationStep(NamedTuple):
-    """Step t: s_t, why, a_t, s_{t+1}, and whether the action was possible."""
+    """Step t: s_t, why, a_t, s_{t+1}, whether the action was possible, and whether it was a slip."""
 
     state: str
     reasoning: str
     action: str
     next_state: str
     valid: bool
+    slip: bool = False  #: a random action in place of the intended one: not to be imitated, but to recover from
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,29 +52,34 @@ class Demonstration:
 
 
 def demonstrate(
-    task_id: str, seed: int = 0, habits: Mapping[str, float] | None = None, max_steps: int = 20
+    task_id: str, seed: int = 0, habits: Mapping[str, float] | None = None, max_steps: int = 20, slips: float = 0.0
 ) -> Demonstration:
     """Return what the demonstrator does in a game of any id space, up to `max_steps` steps.
 
     Without habits it is the pure expert. `habits` maps a failure type to the probability that the demonstrator makes
-    this mistake at its first occasion of the episode; there is at most one mistake an episode.
+    this mistake at its first occasion of the episode; there is at most one mistake an episode. `slips` is the
+    probability that a step's action is replaced by a random harmless one, from which the demonstrator recovers: a
+    policy that imitates it learns to go on after a mistake of its own (Laskey et al. 2017, noise injection).
 
     Raises:
         ConfigError: the task id or a failure type is unknown.
     """
     level, space, index = parse_task_id(task_id)
     task = Task(task_id, "household", task_type_of(level, space, index), "heldout" if space == "heldout" else "train")
-    return play(generate(task_id), task, seed, habits or {}, max_steps)
+    return play(generate(task_id), task, seed, habits or {}, max_steps, slips)
 
 
-def play(game: Game, task: Task, seed: int, habits: Mapping[str, float], max_steps: int) -> Demonstration:
+def play(
+    game: Game, task: Task, seed: int, habits: Mapping[str, float], max_steps: int, slips: float = 0.0
+) -> Demonstration:
     """Return what the demonstrator does in a given game; see :func:`demonstrate`."""
     for name in habits:
         if name not in MISTAKES:
             raise ConfigError(f"unknown failure type {name!r} in habits: choose among {', '.join(MISTAKES)}")
     waiting = [name for name in MISTAKES if habits.get(name, 0.0) > 0.0]
     draws = Draws("demonstration", seed, task.task_id) if waiting else None
-    state, text = game.start, look_text(game, game.start)
+    accidents = Draws("slips", seed, task.task_id) if slips > 0 else None
+    state, text = game.start, room_text(game)
     expert = Expert(game.goal_text, text)
     script: Script | None = None
     begun = critical = 0
@@ -97,9 +103,12 @@ def play(game: Game, task: Task, seed: int, habits: Mapping[str, float], max_ste
             reasoning, action, is_mistake = next(script.moves)
             if is_mistake:
                 critical = len(steps) + 1
+        slip = script is None and accidents is not None and accidents.uniform() < slips
+        if slip and accidents is not None:
+            action = _slip(game, accidents)
         state, answer, valid = apply(game, state, action)
         expert.observe(action, answer)
-        steps.append(DemonstrationStep(text, reasoning, action, answer, valid))
+        steps.append(DemonstrationStep(text, reasoning, action, answer, valid, slip))
         text = answer
         success = is_won(game, state)
     label = None
@@ -112,3 +121,13 @@ def play(game: Game, task: Task, seed: int, habits: Mapping[str, float], max_ste
             retrieval_query=f"{script.failure_type}: {task_phrase(expert)}",
         )
     return Demonstration(task, game.goal_text, tuple(steps), success, label)
+
+
+def _slip(game: Game, draws: Draws) -> str:
+    """Return a random action that undoes nothing: a way to a place that may not exist, or a grab at nothing."""
+    if draws.uniform() < 0.5:
+        return f"go to {draws.pick(game.receptacles).name}"
+    kinds = sorted(game.can_contain)
+    if draws.uniform() < 0.6:
+        return f"go to {draws.pick(kinds).lower()} {draws.pick((1, 1, 2, 3))}"
+    return f"take {draws.pick(game.things).kind.lower()} {draws.pick((2, 3, 4))} from {draws.pick(game.receptacles).name}"

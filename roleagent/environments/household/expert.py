@@ -105,7 +105,7 @@ class Memory:
 
     def observe(self, action: str, text: str) -> None:
         """Take in the answer to an action."""
-        if text == NOTHING_HAPPENS and action.startswith("go to "):
+        if text == NOTHING_HAPPENS and action.startswith("go to ") and action[6:] in self.order:
             self.at = action[6:]  # it stands where the agent already is: real rooms have such places
             return
         words = text.split(" ", 4)

@@ -1,0 +1,148 @@
+"""A check of the set-up: each line is one thing that training needs, and how to mend it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from importlib import metadata
+from typing import TYPE_CHECKING
+
+from rich.markup import escape
+
+from roleagent.errors import RoleAgentError
+from roleagent.loop import home
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_PACKAGES = (
+    "torch",
+    "transformers",
+    "accelerate",
+    "prefect",
+    "mlflow",
+    "chromadb",
+    "great_expectations",
+    "boto3",
+    "pyarrow",
+    "pydantic",
+)
+_FREE_GB = 2.0
+_MEMORY_GB = 3.0
+
+
+def examine(console: Console) -> bool:
+    """Print one line a check; return whether all passed."""
+    fine = True
+    for name, check in _CHECKS:
+        try:
+            told = check()
+        except (RoleAgentError, OSError, metadata.PackageNotFoundError) as error:
+            fine = False
+            console.print(f"[red]x[/red] {name}: {escape(' '.join(str(error).split()))}", highlight=False)
+        else:
+            console.print(f"[green]ok[/green] {name}: {escape(told)}", highlight=False)
+    return fine
+
+
+def _python() -> str:
+    if not (3, 11) <= sys.version_info[:2] < (3, 14):
+        raise RoleAgentError(f"Python {sys.version.split()[0]} is not 3.11 to 3.13; make the venv with one of those")
+    return sys.version.split()[0]
+
+
+def _packages() -> str:
+    missing = []
+    for name in _PACKAGES:
+        try:
+            metadata.version(name)
+        except metadata.PackageNotFoundError:
+            missing.append(name)
+    if missing:
+        raise RoleAgentError(f"{', '.join(missing)} not installed; run: pip install -e . -c constraints.txt")
+    return ", ".join(f"{name} {metadata.version(name)}" for name in _PACKAGES)
+
+
+def _policy() -> str:
+    from roleagent.policy.model import load_policy
+
+    policy = load_policy("roleagent:quickstart", dtype="float32", device="cpu")
+    return f"{sum(parameter.numel() for parameter in policy.model.parameters()):,} parameters"
+
+
+def _embedding() -> str:
+    from roleagent.agent_in_world.embedding import TextEmbedder
+    from roleagent.config import AgentInWorldConfig
+
+    spec = AgentInWorldConfig().embedding_model
+    vector = TextEmbedder(spec).embed(["a mug is in the cabinet"])
+    return f"{spec}, {vector.shape[1]} dimensions"
+
+
+def _home() -> str:
+    folder = home.home()
+    folder.mkdir(parents=True, exist_ok=True)
+    if not os.access(folder, os.W_OK):
+        raise RoleAgentError(f"{folder} is not writable; set ROLEAGENT_HOME to a folder that is")
+    free = shutil.disk_usage(folder).free / 1e9
+    if free < _FREE_GB:
+        raise RoleAgentError(f"{folder} has {free:.1f} GB free; a run needs {_FREE_GB:.0f} GB")
+    return f"{folder}, {free:.0f} GB free"
+
+
+def _machine() -> str:
+    import psutil
+    import torch
+
+    memory = psutil.virtual_memory().available / 1e9
+    if memory < _MEMORY_GB:
+        raise RoleAgentError(f"{memory:.1f} GB of memory are free; the quickstart needs {_MEMORY_GB:.0f} GB")
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
+    return f"{psutil.cpu_count(logical=False)} cores, {memory:.0f} GB of memory free, {gpu}"
+
+
+def _prefect() -> str:
+    address = os.environ.get("PREFECT_API_URL")
+    if not address:
+        return "starts a server of its own for each run"
+    return _answers(address.rstrip("/") + "/health", "PREFECT_API_URL")
+
+
+def _mlflow() -> str:
+    address = os.environ.get("MLFLOW_TRACKING_URI")
+    if not address:
+        return f"sqlite database in {home.home()}"
+    return _answers(address.rstrip("/") + "/health", "MLFLOW_TRACKING_URI") if "://" in address[:8] else address
+
+
+def _answers(address: str, variable: str) -> str:
+    from urllib.parse import urlsplit
+
+    from urllib3 import PoolManager, Timeout
+    from urllib3.exceptions import HTTPError
+
+    parts = urlsplit(address)
+    shown = f"{parts.hostname}:{parts.port}" if parts.port else str(parts.hostname)
+    try:
+        status = PoolManager(retries=False, timeout=Timeout(5)).request("GET", address).status
+    except HTTPError as error:
+        raise RoleAgentError(
+            f"the server of {variable} at {shown} does not answer; start it, or unset the variable"
+        ) from error
+    if status >= 400:
+        raise RoleAgentError(f"the server of {variable} at {shown} answers {status}; check the address")
+    return shown
+
+
+_CHECKS: tuple[tuple[str, Callable[[], str]], ...] = (
+    ("python", _python),
+    ("packages", _packages),
+    ("machine", _machine),
+    ("home folder", _home),
+    ("quickstart policy", _policy),
+    ("embedding model", _embedding),
+    ("Prefect", _prefect),
+    ("MLflow", _mlflow),
+)
