@@ -138,7 +138,6 @@ class TaskDistribution:
         self._success: dict[str, float] = {}
         self._solved: dict[str, int] = {}
         self._iterations = 0
-        self._outside = 0
         self._mixture: Mixture | None = None
 
     @property
@@ -232,18 +231,21 @@ class TaskDistribution:
         self._mixture = None
         return solved
 
-    def add_relevance(self, relevance: Mapping[str, float]) -> None:
+    def add_relevance(self, relevance: Mapping[str, float]) -> int:
         """Take relevance in [0, 1] by task, as retrieval found it; several calls keep the largest of a task.
 
-        Tasks outside the pool are left out and counted in the metrics (a bank may know tasks that are not trained on).
+        Returns:
+            How many tasks were left out because the pool does not have them.
         """
+        outside = 0
         for task_id, value in relevance.items():
             if not 0 <= value <= 1:
                 raise ValueError(f"relevance {value} of task {task_id} is not in [0, 1]")
             if task_id not in self._index:
-                self._outside += 1
+                outside += 1
             elif value > 0:
                 self._pending[task_id] = max(self._pending.get(task_id, 0.0), float(value))
+        return outside
 
     def end_iteration(self) -> None:
         """Let relevance fade by `rho`, then take in what was added: the larger of the two counts."""
@@ -253,7 +255,6 @@ class TaskDistribution:
         self._relevance = {task_id: aged[task_id] for task_id in sorted(aged) if aged[task_id] >= FORGOTTEN}
         self._pending = {}
         self._iterations += 1
-        self._outside = 0
         self._mixture = None
 
     def metrics(self, draws: Collection[Draw] = ()) -> dict[str, float]:
@@ -261,7 +262,7 @@ class TaskDistribution:
 
         `entropy` (nats) and `perplexity` (its exponential: tasks effectively in play), `max_probability`,
         `relevant_tasks` (effective relevance above 0), `relevance_share` (mass of the relevance part),
-        `outside_pool` (relevance that came for unknown tasks in this iteration), `drawn_by_relevance` (share).
+        `drawn_by_relevance` (share).
         """
         parts = self.mixture()
         p = parts.probabilities
@@ -273,7 +274,6 @@ class TaskDistribution:
             "max_probability": float(p.max()),
             "relevant_tasks": float(np.count_nonzero(parts.relevance)),
             "relevance_share": float(parts.relevance.sum()),
-            "outside_pool": float(self._outside),
         }
         if draws:
             found["drawn_by_relevance"] = sum(draw.source == "relevance" for draw in draws) / len(draws)
@@ -289,7 +289,6 @@ class TaskDistribution:
             "pending": dict(self._pending),
             "success": dict(self._success),
             "solved": dict(self._solved),
-            "outside": self._outside,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -310,7 +309,6 @@ class TaskDistribution:
         self._success = {str(key): float(value) for key, value in state["success"].items()}
         self._solved = {str(key): int(value) for key, value in state["solved"].items()}
         self._iterations = int(state["iterations"])
-        self._outside = int(state["outside"])
         self._mixture = None
 
     def _pool_digest(self) -> str:

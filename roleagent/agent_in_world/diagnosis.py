@@ -44,8 +44,8 @@ class DiagnosisBatch:
     """The diagnoses of one iteration, in the order of the selection.
 
     Metrics: `failed` (episodes without success), `diagnosed`, `skipped/<reason>`, `valid`, `quarantined`,
-    `quarantined_share`, `retried`, `shortened` (prompts that did not fit as they were), `too_long` (did not fit at all),
-    `prompt_tokens`, `generated_tokens` (sums, retries included) and `failure_types` (different labels).
+    `quarantined_share`, `retried`, `shortened` (prompts that did not fit as they were), `too_long` (those that did not
+    fit at all), `prompt_tokens`, `generated_tokens` (sums, retries included) and `failure_types` (different labels).
     """
 
     diagnoses: tuple[Diagnosis, ...]

@@ -98,6 +98,10 @@ class TextEmbedder:
         self._remember(texts, fresh)
         return vectors
 
+    def clear_cache(self) -> None:
+        """Forget the vectors of past texts."""
+        self._cache.clear()
+
     def _remember(self, texts: Sequence[str], fresh: dict[str, FloatArray]) -> None:
         self._cache.update(fresh)
         for text in texts:

@@ -158,6 +158,12 @@ class FailureBank:
             self._require_readable()
             return len(self._catalogue)
 
+    def records(self) -> list[BankRecord]:
+        """Return all records, by iteration and id."""
+        with self._mutex:
+            self._require_readable()
+            return sorted(self._catalogue, key=lambda record: (record.iteration, record.record_id))
+
     def get(self, record_id: str) -> BankRecord | None:
         """Return a record, None if there is none."""
         with self._mutex:
@@ -209,9 +215,9 @@ class FailureBank:
                 width = min(patterns, width * 4)
             return found
 
-    def search(self, text: str, k: int = 10) -> list[Neighbour]:
-        """Return the k tasks whose failures are most like a text."""
-        return self.neighbours(self._embedder.embed([text]), k)[0]
+    def search(self, text: str, k: int = 10, floor: float = -1.0) -> list[Neighbour]:
+        """Return the k tasks whose failures are most like a text, none less similar than `floor`."""
+        return self.neighbours(self._embedder.embed([text]), k, floor=floor)[0]
 
     # -- inside --------------------------------------------------------------------------------------------------
 
@@ -292,7 +298,7 @@ class FailureBank:
 
         self._unreadable = ""
         self._catalogue = Catalogue()
-        index = self._folder / "index"
+        index = self._index()
         try:
             settings = Settings(anonymized_telemetry=False)
             client = cast("Client", chromadb.PersistentClient(path=str(index), settings=settings))
@@ -302,7 +308,7 @@ class FailureBank:
             self._load()
         except BankError:
             raise
-        except _chroma_errors() as error:
+        except _opening_errors() as error:
             self._unreadable = " ".join(f"{type(error).__name__}: {error}".split())[:200]
 
     def _collection(self, client: Client, name: str) -> ChromaCollection:
@@ -360,20 +366,31 @@ class FailureBank:
                         return False
                     if not np.allclose(np.linalg.norm(vectors, axis=1), 1.0, atol=1e-3):
                         return False
-        except _chroma_errors():
+        except _opening_errors():
             return False
         return True
 
     def _set_aside(self) -> Path | None:
         """Move the database out of the way; return where it is, None if there was none."""
-        index = self._folder / "index"
+        index = self._index()
         if not index.exists():
             return None
-        number = 1
-        while (target := self._folder / f"broken-{number}").exists():
-            number += 1
+        target = self._folder / index.name.replace("index", "broken")
         index.rename(target)
         return target
+
+    def _index(self) -> Path:
+        """Return the database's folder, `index-<n>`; every rebuilt one gets a number of its own.
+
+        Chroma keeps a half-open system under the path of a database that it failed to open, for as long as the
+        process lives, so a path is not used again.
+        """
+        numbers = {"index": 0, "broken": 0}
+        for path in self._folder.iterdir():
+            kind, _, number = path.name.partition("-")
+            if kind in numbers and number.isdecimal():
+                numbers[kind] = max(numbers[kind], int(number))
+        return self._folder / f"index-{max(numbers['index'], numbers['broken'] + 1)}"
 
     def _require_readable(self) -> None:
         if self._unreadable:
@@ -387,7 +404,7 @@ class FailureBank:
         """Turn the database's errors into a BankError."""
         try:
             yield
-        except _chroma_errors() as error:
+        except _database_errors() as error:
             reason = " ".join(str(error).split())[:200]
             raise BankError(
                 f"cannot {what} the failure bank in {self._folder}: {reason}; "
@@ -412,7 +429,12 @@ class _Handles:
         self.lock.release()
 
 
-def _chroma_errors() -> tuple[type[Exception], ...]:
+def _database_errors() -> tuple[type[Exception], ...]:
     from chromadb.errors import ChromaError
 
-    return (ChromaError, OSError, ValueError, KeyError, TypeError, RuntimeError)
+    return (ChromaError, OSError, ValueError, RuntimeError)
+
+
+def _opening_errors() -> tuple[type[Exception], ...]:
+    """What a damaged database raises when it is read: also whatever comes of records without their fields."""
+    return (*_database_errors(), KeyError, TypeError, AttributeError)

@@ -32,9 +32,9 @@ class Retrieval:
     """What retrieval found.
 
     Metrics: `queries` (valid diagnoses), `neighbours` (tasks found for them, with repeats), `tasks` (different ones),
-    `similarity_mean` and `similarity_max` (0 when nothing was found), `empty_share` (queries that found nothing) and,
-    when the model selects, `selected_share` (of the tasks shown to it) and `selection_unparsed` (answers without a list:
-    the similarity ranking is kept).
+    `similarity_mean` and `similarity_max` (0 when nothing was found), `empty_share` (queries that found nothing). When
+    the model selects also `selected_share` (of the tasks shown to it) and `selection_unparsed` (answers without a
+    list: the similarity ranking is kept).
     """
 
     relevance: Mapping[str, float]  #: task -> largest similarity, in (0, 1]
