@@ -1,0 +1,67 @@
+"""Flow runs whose machine died: found by their missing heartbeats and marked Crashed.
+
+A process worker that is killed cannot report the end of its runs: they would stay Running for ever and keep their
+place in the pool's concurrency. Every flow run sends a heartbeat event (every `HEARTBEAT_SECONDS`, by
+PREFECT_FLOWS_HEARTBEAT_FREQUENCY); this automation expects, after each heartbeat, another one or an end within
+`SILENCE_SECONDS`, and marks the run Crashed if there is none. Source: Prefect's guide "How to detect and respond to
+zombie flows", in Prefect's REST form, so that nothing has to import Prefect here.
+"""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from typing import Any
+
+NAME = "Crash runs without a heartbeat"
+HEARTBEAT_SECONDS = 30  # the shortest that Prefect takes
+SILENCE_SECONDS = 120  # three heartbeats may be lost
+
+_ENDS = ("Completed", "Failed", "Cancelled", "Crashed")
+
+
+def automation(silence_seconds: int = SILENCE_SECONDS) -> dict[str, Any]:
+    """Return the automation as Prefect's API takes it."""
+    return {
+        "name": NAME,
+        "description": "A run that neither beats nor ends has lost its process.",
+        "enabled": True,
+        "trigger": {
+            "type": "event",
+            "posture": "Proactive",
+            "match": {"prefect.resource.id": ["prefect.flow-run.*"]},
+            "after": ["prefect.flow-run.heartbeat"],
+            "expect": ["prefect.flow-run.heartbeat", *(f"prefect.flow-run.{end}" for end in _ENDS)],
+            "for_each": ["prefect.resource.id"],
+            "threshold": 1,
+            "within": silence_seconds,
+        },
+        "actions": [
+            {
+                "type": "change-flow-run-state",
+                "state": "CRASHED",
+                "message": f"No heartbeat for {silence_seconds} seconds: the run's process is gone.",
+            }
+        ],
+    }
+
+
+def install(api: str, silence_seconds: int = SILENCE_SECONDS) -> str:
+    """Create the automation, or bring it up to date; return its id. `api` ends with `/api`."""
+    wanted = automation(silence_seconds)
+    known = request(api, "POST", "/automations/filter", {"automations": {"name": {"any_": [NAME]}}})
+    if known:
+        identifier = str(known[0]["id"])
+        request(api, "PUT", f"/automations/{identifier}", wanted)
+        return identifier
+    return str(request(api, "POST", "/automations/", wanted)["id"])
+
+
+def request(api: str, method: str, path: str, body: Any = None) -> Any:
+    """Send JSON to Prefect's API and return the JSON that it answers, None for an empty answer."""
+    data = None if body is None else json.dumps(body).encode()
+    headers = {"Content-Type": "application/json"}
+    message = urllib.request.Request(f"{api}{path}", data=data, headers=headers, method=method)
+    with urllib.request.urlopen(message, timeout=30) as response:
+        text = response.read()
+    return json.loads(text) if text else None
