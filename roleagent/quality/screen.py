@@ -71,21 +71,23 @@ def _at_least(rule: Any, frame: pd.DataFrame) -> Mask:
 def _unique(rule: Any, frame: pd.DataFrame) -> Mask:
     column = frame[rule.column]
     once: Mask = ~column.duplicated(keep=False).to_numpy()
-    return ~(once | _missing(column))
+    repeated: Mask = ~(once | _missing(column))
+    return repeated
 
 
 def _unique_together(rule: Any, frame: pd.DataFrame) -> Mask:
     columns = frame[rule.column_list]
     once: Mask = ~columns.duplicated(keep=False).to_numpy()
     missing: Mask = columns.isna().to_numpy().all(axis=1)
-    return ~(once | missing)
+    repeated: Mask = ~(once | missing)
+    return repeated
 
 
 def _mean(rule: Any, frame: pd.DataFrame) -> Mask:
     column = frame[rule.column].to_numpy(dtype=float)
     known = column[~np.isnan(column)]
     exceeded = bool(known.size) and float(known.mean()) > rule.max_value
-    return (column == 1) & exceeded
+    return np.equal(column, 1) if exceeded else np.zeros(len(column), dtype=np.bool_)
 
 
 def _row_count(rule: Any, frame: pd.DataFrame) -> Mask:

@@ -217,13 +217,12 @@ class S3Store:
         try:
             yield
         except (BotoCoreError, Boto3Error, ClientError, OSError) as error:
-            cause: BaseException = error
-            # upload_file wraps the reason in a message of its own
-            while isinstance(cause, Boto3Error) and (cause.__cause__ or cause.__context__):
-                cause = cause.__cause__ or cause.__context__ or cause
+            cause: BaseException | None = error
+            while isinstance(cause, Boto3Error):  # transfers wrap the reason in errors of their own
+                cause = getattr(cause, "last_exception", None) or cause.__cause__ or cause.__context__
             path = "/".join(part for part in (self.prefix, key) if part)
             where = f"s3://{self.bucket}/{path} at {self.endpoint or 'the default S3 endpoint'}"
-            raise self._translate(cause, f"cannot {verb} {where}") from error
+            raise self._translate(cause or error, f"cannot {verb} {where}") from error
 
     def _translate(self, cause: BaseException, what: str) -> StorageError:
         if isinstance(cause, (NoCredentialsError, PartialCredentialsError)):
