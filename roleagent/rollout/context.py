@@ -31,6 +31,34 @@ class ChatTokenizer(Protocol):
         ...
 
 
+class RememberingTokenizer:
+    """Ids of texts seen before come from a table: a group begins alike, and environments repeat themselves."""
+
+    def __init__(self, tokenizer: ChatTokenizer, limit: int = 20_000) -> None:
+        """Remember at most `limit` texts; a full table is emptied."""
+        self._tokenizer = tokenizer
+        self._limit = limit
+        self._known: dict[tuple[str | bool | None, ...], list[int]] = {}
+
+    def opening(self, system: str | None, first_user: str) -> list[int]:
+        """Return `opening` of the tokenizer."""
+        key = (system, first_user)
+        ids = self._known.get(key)
+        return self._keep(key, self._tokenizer.opening(system, first_user)) if ids is None else ids
+
+    def next_user(self, text: str, ended: bool) -> list[int]:
+        """Return `next_user` of the tokenizer."""
+        key = (ended, text)
+        ids = self._known.get(key)
+        return self._keep(key, self._tokenizer.next_user(text, ended)) if ids is None else ids
+
+    def _keep(self, key: tuple[str | bool | None, ...], ids: list[int]) -> list[int]:
+        if len(self._known) >= self._limit:
+            self._known.clear()
+        self._known[key] = ids
+        return ids
+
+
 def clean_text(text: object) -> str:
     """Return the text of an environment with lone surrogates replaced by "?", so that it can be encoded and stored.
 

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 from roleagent.errors import ConfigError
 from roleagent.policy.sampling import UniformStreams
 from roleagent.policy.turns import complete_action, parse_turn, turn_instructions
-from roleagent.rollout.context import clean_text
+from roleagent.rollout.context import RememberingTokenizer, clean_text
 from roleagent.rollout.environment_pool import Call, EnvironmentPool
 from roleagent.rollout.episode import Episode, Turn, read_outcome
 from roleagent.rollout.meter import RolloutMeter
@@ -141,6 +141,7 @@ class _Rollout:
         meter: RolloutMeter,
     ) -> None:
         self._tokenizer = tokenizer
+        self._chat = RememberingTokenizer(tokenizer)
         self._factory = env_factory
         self._tasks = tasks
         self._settings = settings
@@ -189,33 +190,32 @@ class _Rollout:
         """See to the lanes whose newest token may have ended an action or the turn."""
         finished = []
         for number in lanes:
+            ids = self._batch.ids(number)
             kind = self._batch.last_kind(number)
             ended = kind == END_OF_TURN
-            complete = ended or self._batch.full(number)
+            complete = False
             if kind == MAY_CLOSE:
-                ids = self._batch.ids(number)
-                complete |= turn_complete(self._token_kinds.text(ids), self._settings.horizon)
+                complete = turn_complete(self._token_kinds.text(ids), self._settings.horizon)
                 if self._lanes[number].action is None:
                     action = complete_action(self._tokenizer.decode(ids))
                     if action:
                         self._act(number, action)
-            if complete:
+            full = self._batch.full(number)
+            if complete or ended or full:
                 finished.append(number)
-                self._finish_turn(number, ended)
+                self._finish_turn(number, ids, ended=ended, truncated=full and not (complete or ended))
         if finished:
             self._batch.finish(finished)
 
-    def _finish_turn(self, number: int, ended: bool) -> None:
+    def _finish_turn(self, number: int, ids: list[int], *, ended: bool, truncated: bool) -> None:
         lane = self._lanes[number]
-        ids = self._batch.ids(number)
-        text = self._tokenizer.decode(ids[:-1] if ended else ids)
-        parsed = parse_turn(text, self._settings.horizon)
+        parsed = parse_turn(self._tokenizer.decode(ids[:-1] if ended else ids), self._settings.horizon)
         if lane.action is None and not parsed.malformed:
             self._act(number, parsed.action)
         if lane.action is not None:
-            parsed = replace(parsed, action=lane.action, malformed=False)
+            if parsed.malformed or parsed.action != lane.action:  # what was sent is what counts
+                parsed = replace(parsed, action=lane.action, malformed=False)
             self._meter.prediction_tokens += len(ids) - lane.acted_at
-        truncated = not ended and self._batch.full(number) and not turn_complete(text, self._settings.horizon)
         assert lane.episode is not None
         lane.episode.finish_turn(
             Turn(parsed, tuple(ids), tuple(self._batch.logprobs(number)), ended=ended, truncated=truncated)
@@ -240,7 +240,7 @@ class _Rollout:
         lane.index, lane.playing, lane.action = self._next, False, None
         self._next += 1
         task, sample = self._tasks[lane.index]
-        lane.episode = Episode(task, sample, self._settings, self._tokenizer, self._system)
+        lane.episode = Episode(task, sample, self._settings, self._chat, self._system)
         self._batch.assign(number, lane.index)
         present = lane.environment
 

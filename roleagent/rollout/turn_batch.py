@@ -59,7 +59,8 @@ class TurnBatch:
         self._logprobs = np.zeros((lanes, max_turn_tokens), dtype=np.float32)
         self._length = np.zeros(lanes, dtype=np.int64)
         self._last = np.zeros(lanes, dtype=np.int64)
-        self._active: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+        self._decodes = np.zeros(lanes, dtype=np.bool_)
+        self._active: NDArray[np.int64] = np.zeros(0, dtype=np.int64)  # the lanes where it is true
 
     @property
     def decoding(self) -> int:
@@ -72,7 +73,6 @@ class TurnBatch:
 
     def prefill(self, lanes: Sequence[int], contexts: Sequence[Sequence[int]], continues: Sequence[bool]) -> list[int]:
         """Read contexts and sample the first token of each lane's turn; return the lanes to look at (see `step`)."""
-        started = time.perf_counter()
         rows = {}
         for lane, context, extends in zip(lanes, contexts, continues, strict=True):
             if extends:
@@ -84,11 +84,15 @@ class TurnBatch:
             self._length[lane] = 0
         look: list[int] = []
         for group in _chunks(rows):
+            started = time.perf_counter()
             logits = self._engine.extend(self._slots[group].tolist(), [rows[lane] for lane in group])
-            look += self._take(np.array(group, dtype=np.int64), logits)
+            places = np.array(group, dtype=np.int64)
+            ids, logprobs = self._sample(places, logits)
+            self._meter.prefill_seconds += time.perf_counter() - started
             self._meter.prefilled_tokens += sum(len(rows[lane]) for lane in group)
-        self._active = np.sort(np.concatenate([self._active, np.array(list(rows), dtype=np.int64)]))
-        self._meter.prefill_seconds += time.perf_counter() - started
+            look += self._append(places, ids, logprobs)
+        self._decodes[list(rows)] = True
+        self._active = self._decodes.nonzero()[0]
         return look
 
     def step(self) -> list[int]:
@@ -99,10 +103,10 @@ class TurnBatch:
         started = time.perf_counter()
         active = self._active
         logits = self._engine.step(self._slots[active].tolist(), torch.from_numpy(self._last[active]))
-        look = self._take(active, logits)
-        self._meter.decode_steps += 1
+        ids, logprobs = self._sample(active, logits)
         self._meter.decode_seconds += time.perf_counter() - started
-        return look
+        self._meter.decode_steps += 1
+        return self._append(active, ids, logprobs)
 
     def length(self, lane: int) -> int:
         """Tokens of the lane's turn."""
@@ -128,19 +132,23 @@ class TurnBatch:
 
     def finish(self, lanes: Sequence[int]) -> None:
         """End the turns of these lanes: they stop decoding, and their caches stay."""
-        self._active = np.setdiff1d(self._active, np.array(lanes, dtype=np.int64), assume_unique=True)
+        self._decodes[list(lanes)] = False
+        self._active = self._decodes.nonzero()[0]
 
     def close(self) -> None:
         """Give the slots back."""
         self._engine.close(self._slots.tolist())
 
-    def _take(self, lanes: NDArray[np.int64], logits: torch.Tensor) -> list[int]:
+    def _sample(self, lanes: NDArray[np.int64], logits: torch.Tensor) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         uniforms = self._streams.draw(self._stream[lanes])
-        drawn, drawn_logprobs = sample(logits, self._temperature, uniforms)
-        ids = drawn.cpu().numpy()
+        ids, logprobs = sample(logits, self._temperature, uniforms)
+        return ids.cpu().numpy(), logprobs.cpu().numpy()
+
+    def _append(self, lanes: NDArray[np.int64], ids: NDArray[np.int64], logprobs: NDArray[np.float32]) -> list[int]:
+        """Add a token to each lane's turn; return the lanes to look at."""
         position = self._length[lanes]
         self._tokens[lanes, position] = ids
-        self._logprobs[lanes, position] = drawn_logprobs.cpu().numpy()
+        self._logprobs[lanes, position] = logprobs
         self._last[lanes] = ids
         position += 1
         self._length[lanes] = position
