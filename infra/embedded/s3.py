@@ -73,11 +73,13 @@ class EmbeddedS3:
             timeout: seconds to wait for it.
 
         Raises:
-            EmbeddedS3Error: it runs already, `weed` is not installed, or it did not answer in time.
+            EmbeddedS3Error: it runs already, the port is in use, `weed` is not installed, or it did not answer in time.
         """
         self.folder = folder.absolute()
         if _runs(self.folder):
             raise EmbeddedS3Error(f"an S3 server runs in {folder} already: stop it first")
+        if port and not _is_free(port):
+            raise EmbeddedS3Error(f"port {port} is in use: stop what uses it, or choose another port for S3")
         (self.folder / "data").mkdir(parents=True, exist_ok=True)
         self.folder.chmod(0o700)
         ports = self._ports(port)
