@@ -58,7 +58,12 @@ class Outcome:
 
 @runtime_checkable
 class Environment(Protocol):
-    """One instance plays one episode at a time. The step limit is the caller's matter."""
+    """One instance plays one episode at a time. The step limit is the caller's matter.
+
+    Rollouts call an instance from one thread at a time, not always the same one, and give it up when it does not
+    answer in time. A class with the attribute `inline = True` says that its steps take microseconds and always end: it
+    is called without a thread, and without a time-out.
+    """
 
     @property
     def name(self) -> str:

@@ -10,6 +10,7 @@ An environment is called by one thread at a time, but not always by the same thr
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
@@ -93,8 +94,11 @@ class EnvironmentPool:
                 self._give_up_overdue()
 
     def close(self) -> None:
-        """Let idle threads end. Running calls are left to themselves."""
+        """Let the threads end. Calls that wait are dropped; those that run are left to themselves."""
         with self._changed:
+            while not self._queue.empty():
+                with contextlib.suppress(queue.Empty):  # a thread may be quicker
+                    self._queue.get_nowait()
             for _ in range(self._threads):
                 self._queue.put(None)
             self._threads = 0
