@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from roleagent.agent_in_world.asking import ask
 from roleagent.agent_in_world.parsing import Record, Rejection, parse_record
 from roleagent.agent_in_world.prompts import diagnosis_prompt, episode_steps
 from roleagent.seeding import derive, generator
@@ -125,13 +126,20 @@ def diagnose(
         retried += len(open_cases) if attempt > 1 else 0
         prompts = [case.prompt for case in open_cases if case.prompt is not None]
         seeds = [derive(seed, iteration, "diagnosis", case.trajectory.trajectory_id, attempt) for case in open_cases]
-        answers = _generate(engine, tokenizer, prompts, seeds, config)
+        answers = ask(
+            engine,
+            tokenizer,
+            prompts,
+            seeds=seeds,
+            max_tokens=config.max_diagnosis_tokens,
+            temperature=config.temperature,
+        )
         prompt_tokens += sum(len(prompt) for prompt in prompts)
-        generated_tokens += sum(len(answer) for answer in answers)
+        generated_tokens += sum(answer.tokens for answer in answers)
         for case, answer in zip(open_cases, answers, strict=True):
             case.attempts = attempt
-            case.raw = tokenizer.decode(answer)[:MAX_RAW]
-            case.outcome = parse_record(case.raw, len(case.trajectory.steps))
+            case.raw = answer.text[:MAX_RAW]
+            case.outcome = parse_record(answer.text, len(case.trajectory.steps))
     diagnoses = tuple(_close_case(case, run_id, iteration) for case in cases)
     valid = sum(item.status is DiagnosisStatus.VALID for item in diagnoses)
     metrics = {
@@ -215,22 +223,3 @@ def _close_case(case: _Case, run_id: str, iteration: int) -> Diagnosis:
 def _storable(text: str) -> str:
     """Return the text without lone surrogates and null characters, which UTF-8 and some stores refuse."""
     return text.replace("\0", "").encode("utf-8", "replace").decode("utf-8")
-
-
-def _generate(
-    engine: Engine,
-    tokenizer: PolicyTokenizer,
-    prompts: Sequence[list[int]],
-    seeds: Sequence[int],
-    config: AgentInWorldConfig,
-) -> list[list[int]]:
-    from roleagent.policy.generate import generate
-
-    return generate(
-        engine,
-        prompts,
-        max_tokens=config.max_diagnosis_tokens,
-        temperature=config.temperature,
-        seeds=seeds,
-        stop=tokenizer.stop_ids,
-    )

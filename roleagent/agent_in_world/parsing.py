@@ -105,8 +105,10 @@ def _objects(text: str) -> list[Mapping[str, object]]:
         end = position + 1
         try:
             value, end = decoder.raw_decode(text, position)
-        except (ValueError, RecursionError):
+        except ValueError:
             value = None
+        except RecursionError:
+            break  # nested thousands deep: nobody's diagnosis, and every further brace would cost as much
         if isinstance(value, dict):
             found.append(value)
         position = text.find("{", end)

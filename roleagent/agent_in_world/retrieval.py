@@ -12,8 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from roleagent.agent_in_world.asking import ask
 from roleagent.agent_in_world.parsing import parse_selection
-from roleagent.agent_in_world.prompts import selection_prompt
+from roleagent.agent_in_world.prompts import selection_prompt, shorten
 from roleagent.agent_in_world.records import BankRecord, Neighbour
 from roleagent.seeding import derive
 from roleagent.types import Diagnosis, DiagnosisStatus
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from roleagent.policy.tokens import PolicyTokenizer
 
 _SELECTION_TOKENS = 64  # a list of `top_k` numbers, with room for a code fence
+_DESCRIPTION_CHARS = 300  # of one failure in the selection prompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +107,6 @@ def _select(
     iteration: int,
 ) -> tuple[list[list[Neighbour]], dict[str, float]]:
     """Let the model choose among the neighbours of each query, all in one batch."""
-    from roleagent.policy.generate import generate
-
     asked = [index for index, neighbours in enumerate(found) if neighbours]
     prompts = [
         tokenizer.opening(
@@ -114,18 +114,18 @@ def _select(
         )
         for index in asked
     ]
-    answers = generate(
+    answers = ask(
         engine,
+        tokenizer,
         prompts,
+        seeds=[derive(seed, iteration, "selection", queries[index].record_id) for index in asked],
         max_tokens=_SELECTION_TOKENS,
         temperature=temperature,
-        seeds=[derive(seed, iteration, "selection", queries[index].record_id) for index in asked],
-        stop=tokenizer.stop_ids,
     )
     chosen = list(found)
     shown = kept = unparsed = 0
     for index, answer in zip(asked, answers, strict=True):
-        numbers = parse_selection(tokenizer.decode(answer), len(found[index]))
+        numbers = parse_selection(answer.text, len(found[index]))
         if numbers is None:
             unparsed += 1
         else:
@@ -137,4 +137,4 @@ def _select(
 
 
 def _describe(record: BankRecord) -> str:
-    return f"{record.failure_type}. {record.root_cause}"
+    return shorten(f"{record.failure_type}. {record.root_cause}", _DESCRIPTION_CHARS)
