@@ -85,7 +85,7 @@ def load_policy(
     model.to(target)
     model.eval()
     if gradient_checkpointing:
-        model.gradient_checkpointing_enable({"use_reentrant": False})
+        model.activation_checkpointing_enable()
     return Policy(model, tokenizer, spec, context_length(model.config))
 
 

@@ -32,14 +32,16 @@ def sample(
     """
     if not temperature > 0:
         raise ValueError(f"temperature must be greater than 0, not {temperature}")
-    logprobs = torch.log_softmax(logits.float() / temperature, dim=-1)
-    cdf = torch.cumsum(logprobs.exp(), dim=-1, dtype=torch.float64)
+    scaled = logits.float() / temperature
+    shifted = scaled - scaled.amax(dim=-1, keepdim=True)
+    cdf = torch.cumsum(shifted.exp(), dim=-1, dtype=torch.float64)
     total = cdf[:, -1]
     u = torch.as_tensor(uniforms, dtype=torch.float64, device=logits.device)
     # Strictly below the total, so that the first index whose CDF exceeds it exists and has a probability above 0.
     target = torch.minimum(u * total, torch.nextafter(total, torch.zeros_like(total)))
     ids = torch.searchsorted(cdf, target.unsqueeze(1), right=True)
-    return ids.squeeze(1), logprobs.gather(1, ids).squeeze(1)
+    logprobs = shifted.gather(1, ids).squeeze(1).double() - total.log()
+    return ids.squeeze(1), logprobs.float()
 
 
 class UniformStreams:

@@ -5,8 +5,9 @@ with special tokens disabled: `<|im_end|>` inside an observation becomes ordinar
 (the method, section 6, fault 12). Glue is cut out of the chat template by rendering it around sentinels, once, so
 a conversation grows by appending ids and nothing is tokenised again (fault 4).
 
-Simplified: content and glue meet at a token boundary. A template whose glue is plain text could merge with the content
-when the whole conversation is tokenised at once; such ids differ from ours at the seams, and the text does not.
+Simplified: content and glue meet at a token boundary; only white space in front of content is encoded with it, since
+most tokenizers join a word and the space before it. A template with other plain text next to the content could merge
+with it when the whole conversation is tokenised at once; such ids differ from ours at the seams, and the text does not.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedTokenizerFast
 
+_Lead = tuple[list[int], str]
 _SYSTEM, _USER, _ASSISTANT, _NEXT = "qxsystemxq", "qxuserxq", "qxassistantxq", "qxnextxq"
 
 
@@ -61,8 +63,9 @@ class PolicyTokenizer:
         self.pad_id = int(pad) if pad is not None else self.eot_id
 
     def encode_text(self, text: str) -> list[int]:
-        """Ids of content; never a special token, whatever the text says."""
-        return list(self._content.encode(text, add_special_tokens=False).ids)
+        """Ids of content; never a special token, whatever the text says. Lone surrogates become question marks."""
+        clean = text.encode("utf-8", "replace").decode("utf-8")
+        return list(self._content.encode(clean, add_special_tokens=False).ids)
 
     def encode_turn(self, text: str) -> list[int]:
         """Ids of a turn as the model should generate it: the content and the end-of-turn token."""
@@ -74,15 +77,11 @@ class PolicyTokenizer:
         With `system` None, the template may put its own default system prompt. A template without a system role gets
         the system text in front of the first user text.
         """
-        user = self.encode_text(first_user)
-        if system is None:
-            before, after = self._opening
-            return [*before, *user, *after]
-        if self._opening_system is None:
-            before, after = self._opening
-            return [*before, *self.encode_text(f"{system}\n\n{first_user}"), *after]
-        before, middle, after = self._opening_system
-        return [*before, *self.encode_text(system), *middle, *user, *after]
+        if system is not None and self._opening_system is not None:
+            before, middle, after = self._opening_system
+            return [*self._join(before, system), *self._join(middle, first_user), *after]
+        before, after = self._opening
+        return [*self._join(before, first_user if system is None else f"{system}\n\n{first_user}"), *after]
 
     def next_user(self, text: str, ended: bool) -> list[int]:
         """Ids between the end of a generated turn and the model's next turn.
@@ -92,7 +91,7 @@ class PolicyTokenizer:
             ended: the model itself emitted the end-of-turn token (if not, the turn was cut off and it is added).
         """
         before = self._after_ended if ended else self._after_cut
-        return [*before, *self.encode_text(text), *self._before_turn]
+        return [*self._join(before, text), *self._before_turn]
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids, without control tokens. Ids outside the vocabulary decode to nothing."""
@@ -113,33 +112,33 @@ class PolicyTokenizer:
         """Cut the glue out of the template."""
         opening = self._render([("user", _USER)])
         before, after = self._split(opening, _USER)
-        self._opening = (self._ids(before), self._ids(after))
+        self._opening = (self._lead(before), self._ids(after))
         self._opening_system = self._read_system()
         conversation = self._render([("user", _USER), ("assistant", _ASSISTANT), ("user", _NEXT)])
         past, rest = self._split(conversation, _ASSISTANT)
         between, end = self._split(rest, _NEXT)
         self.prefix_consistent = past == opening
-        glue = self._ids(between)
+        glue, space = self._lead(between)
         marks = [position for position, token in enumerate(glue) if token in self._special]
         eos = self.hf.eos_token_id
         if marks:
             self.eot_id: int = glue[marks[0]]
-            self._after_ended = glue[marks[0] + 1 :]
+            self._after_ended = (glue[marks[0] + 1 :], space)
         elif eos is not None:
-            self.eot_id, self._after_ended = int(eos), glue
+            self.eot_id, self._after_ended = int(eos), (glue, space)
         else:
             raise PolicyError(f"the chat template of {self.hf.name_or_path} has no token that ends the model's turn")
-        self._after_cut = glue
+        self._after_cut = (glue, space)
         self._before_turn = self._ids(end)
 
-    def _read_system(self) -> tuple[list[int], list[int], list[int]] | None:
+    def _read_system(self) -> tuple[_Lead, _Lead, list[int]] | None:
         """Glue of an opening with a system prompt; None when the template refuses or ignores that role."""
         try:
             before, rest = self._split(self._render([("system", _SYSTEM), ("user", _USER)]), _SYSTEM)
             middle, after = self._split(rest, _USER)
         except PolicyError:
             return None
-        return self._ids(before), self._ids(middle), self._ids(after)
+        return self._lead(before), self._lead(middle), self._ids(after)
 
     def _render(self, messages: list[tuple[str, str]]) -> str:
         from jinja2.exceptions import TemplateError
@@ -157,6 +156,15 @@ class PolicyTokenizer:
             raise PolicyError(f"the chat template of {self.hf.name_or_path} does not show each message exactly once")
         before, _, after = text.partition(sentinel)
         return before, after
+
+    def _lead(self, glue: str) -> _Lead:
+        """Glue in front of content: its ids, and the white space that is encoded with the content."""
+        text = glue.rstrip()
+        return self._ids(text), glue[len(text) :]
+
+    def _join(self, lead: _Lead, content: str) -> list[int]:
+        ids, space = lead
+        return [*ids, *self.encode_text(space + content)]
 
     def _ids(self, glue: str) -> list[int]:
         return list(self._glue.encode(glue, add_special_tokens=False).ids) if glue else []

@@ -25,7 +25,10 @@ class Engine(Protocol):
 
     vocab_size: int
     max_context: int  #: longest sequence that the model can take
-    device: device
+
+    @property
+    def device(self) -> device:
+        """Where the logits are."""
 
     def open(self, count: int, max_length: int) -> list[int]:
         """Reserve `count` empty slots, each for at most `max_length` tokens.

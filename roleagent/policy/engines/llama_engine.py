@@ -112,7 +112,8 @@ class LlamaEngine:
             width=config.hidden_size,
             eps=config.rms_norm_eps,
         )
-        rotary: Any = model.get_decoder().rotary_emb
+        decoder: Any = model
+        rotary = decoder.model.rotary_emb
         self._frequencies = rotary.inv_freq.detach().float().clone()
         self._rope_scale = float(rotary.attention_scaling)
         self._turns = torch.empty((0, self._shape.head_dim // 2), dtype=torch.complex64)
@@ -295,11 +296,12 @@ class LlamaEngine:
         normed = F.rms_norm(x, (shape.width,), None, shape.eps)
         qkv = F.linear(normed, block.qkv, block.qkv_bias).view(-1, shape.group + 2, shape.head_dim)
         rotated = qkv[:, :-1]
+        pairs = (len(qkv), shape.group + 1, -1, 2)
         if rotated.dtype == torch.float32:
-            torch.view_as_complex(rotated.unflatten(2, (-1, 2))).mul_(turn)
+            torch.view_as_complex(rotated.view(*pairs)).mul_(turn)
         else:
-            pairs = torch.view_as_complex(rotated.float().unflatten(2, (-1, 2)).contiguous()).mul_(turn)
-            rotated.copy_(torch.view_as_real(pairs).flatten(2))
+            product = torch.view_as_complex(rotated.float().view(*pairs)).mul_(turn)
+            rotated.copy_(torch.view_as_real(product).flatten(2))
         return qkv
 
     def _mlp(self, x: Tensor, block: _Block) -> Tensor:
@@ -337,10 +339,10 @@ def _fold(state: Mapping[str, Tensor], shape: _Shape) -> _Weights:
             return state[prefix + name].detach().float()
 
         attention_norm, mlp_norm = read("input_layernorm.weight"), read("post_attention_layernorm.weight")
-        qkv = _fuse_qkv(*(read(f"self_attn.{kind}_proj.weight") for kind in "qkv"), shape)
+        qkv = _fuse_qkv([read(f"self_attn.{kind}_proj.weight") for kind in "qkv"], shape)
         bias = None
         if prefix + "self_attn.q_proj.bias" in state:
-            bias = _fuse_qkv(*(read(f"self_attn.{kind}_proj.bias").unsqueeze(1) for kind in "qkv"), shape).squeeze(1)
+            bias = _fuse_qkv([read(f"self_attn.{kind}_proj.bias").unsqueeze(1) for kind in "qkv"], shape).squeeze(1)
         gate_up = torch.cat([read("mlp.gate_proj.weight"), read("mlp.up_proj.weight")]) * mlp_norm
         blocks.append(
             _Block(
@@ -355,18 +357,22 @@ def _fold(state: Mapping[str, Tensor], shape: _Shape) -> _Weights:
     return _Weights(embedding.clone(), tuple(blocks), head.to(dtype))
 
 
-def _fuse_qkv(q: Tensor, k: Tensor, v: Tensor, shape: _Shape) -> Tensor:
-    """Rows for each key-value head: its queries (scaled), its key, its value. Inputs [heads * head_dim, columns].
+def _fuse_qkv(matrices: list[Tensor], shape: _Shape) -> Tensor:
+    """Rows for each key-value head: its queries (scaled), its key, its value.
+
+    The matrices of query, key and value are [heads * head_dim, columns].
 
     Rotary positions pair element i of a head with element i + head_dim / 2; the pairs are put side by side. Queries and
     keys are permuted alike, so their products stay the same.
     """
+    q, k, v = matrices
     columns = q.shape[1]
 
     def by_head(rows: Tensor, per_kv: int, paired: bool) -> Tensor:
         heads = rows.view(shape.kv_heads, per_kv, shape.head_dim, columns)
         if paired:
-            heads = heads.unflatten(2, (2, -1)).transpose(2, 3).flatten(2, 3)
+            halves = heads.view(shape.kv_heads, per_kv, 2, -1, columns)
+            heads = halves.transpose(2, 3).flatten(2, 3)
         return heads
 
     parts = [by_head(q * shape.head_dim**-0.5, shape.group, True), by_head(k, 1, True), by_head(v, 1, False)]

@@ -118,7 +118,7 @@ class TransformersEngine:
         training = self._model.training
         self._model.train(False)
         try:
-            logits = self._model(**inputs).logits[:, -1].float()
+            logits: Tensor = self._model(**inputs).logits[:, -1].float()
         finally:
             self._model.train(training)
         self._cache.commit(rows, counts)

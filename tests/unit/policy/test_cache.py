@@ -1,0 +1,108 @@
+"""The slot cache keeps every slot's content while rows move, grow and are reused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from roleagent.errors import PolicyError
+from roleagent.policy.engines.cache import SlotCache, causal_bias
+
+
+class _Model:
+    """Writes running numbers into a cache as an engine would, and remembers them."""
+
+    def __init__(self) -> None:
+        self.cache = SlotCache(10_000)
+        self.content: dict[int, list[float]] = {}
+        self.number = 0.0
+
+    def append(self, slots: list[int], count: int, slack: float) -> None:
+        rows, span = self.cache.arrange(slots, slack)
+        assert span <= int(np.ceil(slack * len(slots)))
+        counts = np.full(len(slots), count)
+        self.cache.advance(slots, rows, counts)
+        for layer in range(2):
+            store = self.cache.layer(layer, 1, 2, 3, torch.zeros(1))
+            for slot, row in zip(slots, rows.tolist(), strict=True):
+                for offset in range(count):
+                    store.keys[row, :, self.cache.length(slot) + offset] = self.number + offset + 0.25 * layer
+                    store.values[row, :, self.cache.length(slot) + offset] = -(self.number + offset)
+        for slot in slots:
+            self.content[slot] += [self.number + offset for offset in range(count)]
+        self.number += count
+        self.cache.commit(rows, counts)
+
+    def check(self) -> None:
+        for slot, expected in self.content.items():
+            rows, _ = self.cache.arrange([slot], 1e9)
+            length = self.cache.length(slot)
+            assert length == len(expected)
+            for layer, store in self.cache.layers.items() if expected else ():
+                keys, values = store.keys[rows[0], 0, :length], store.values[rows[0], 0, :length]
+                assert keys[:, 1].tolist() == [number + 0.25 * layer for number in expected]
+                assert values[:, 2].tolist() == [-number for number in expected]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_content_follows_its_slot(data: st.DataObject) -> None:
+    model = _Model()
+    for _ in range(data.draw(st.integers(1, 12))):
+        if not model.content or data.draw(st.booleans()):
+            for slot in model.cache.open(data.draw(st.integers(1, 4)), 5000):
+                model.content[slot] = []
+        live = data.draw(st.permutations(list(model.content)))
+        chosen = live[: data.draw(st.integers(1, len(live)))]
+        if data.draw(st.integers(0, 3)) == 0:
+            model.cache.close(chosen)
+            for slot in chosen:
+                del model.content[slot]
+        else:
+            model.append(chosen, data.draw(st.sampled_from([1, 3, 150])), data.draw(st.sampled_from([1.0, 1.25, 2.0])))
+        model.check()
+
+
+def test_copy_slots() -> None:
+    model = _Model()
+    first, second, third = slots = model.cache.open(3, 10)
+    model.content = {slot: [] for slot in slots}
+    model.append([third], 4, 1.0)
+    model.cache.copy_slots([third, third], [first, second])
+    model.content[first] = model.content[second] = list(model.content[third])
+    model.check()
+    (small,) = model.cache.open(1, 3)
+    with pytest.raises(ValueError, match="opened for 3 tokens"):
+        model.cache.copy_slots([third], [small])
+
+
+def test_memory_goes_with_the_last_slot() -> None:
+    model = _Model()
+    slots = model.cache.open(2, 10)
+    model.content = {slot: [] for slot in slots}
+    model.append(slots, 2, 1.0)
+    model.cache.close(slots[:1])
+    assert model.cache.layers
+    model.cache.close(slots[1:])
+    assert not model.cache.layers
+    assert set(model.cache.open(2, 10)).isdisjoint(slots)
+
+
+def test_misuse_is_refused() -> None:
+    cache = SlotCache(100)
+    with pytest.raises(PolicyError, match=r"101 tokens .* takes 100; lower policy.max_context"):
+        cache.open(1, 101)
+    slots = cache.open(3, 100)
+    with pytest.raises(ValueError, match="twice"):
+        cache.arrange([slots[2], slots[2]], 1.0)
+    with pytest.raises(KeyError):
+        cache.length(99)
+
+
+def test_causal_bias() -> None:
+    low = torch.finfo(torch.float32).min
+    expected = torch.tensor([[0.0, low, low], [0.0, 0.0, 0.0]])
+    assert torch.equal(causal_bias(torch.tensor([0, 2]), 3, torch.float32), expected)

@@ -1,0 +1,117 @@
+"""Loading and saving: what is saved is loaded, and every fault is one line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import roleagent.policy.model as model_module
+from roleagent.errors import PolicyError
+from roleagent.policy.model import QUICKSTART, Policy, context_length, load_policy, resolve_device, save_policy
+from roleagent.policy.small import build_small_model, build_small_tokenizer
+from roleagent.policy.tokens import PolicyTokenizer
+
+
+@pytest.fixture(name="folder")
+def _folder(tmp_path: Path) -> Path:
+    tokenizer = PolicyTokenizer(build_small_tokenizer(["a red mug"], 500))
+    model = build_small_model(tokenizer.vocab_size, width=16, layers=1, intermediate=16, max_context=32)
+    save_policy(Policy(model, tokenizer, "test", 32), tmp_path / "policy")
+    return tmp_path / "policy"
+
+
+def _refused(spec: str, match: str, **options: str) -> None:
+    with pytest.raises(PolicyError, match=match) as caught:
+        load_policy(spec, device="cpu", **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_round_trip(folder: Path) -> None:
+    policy = load_policy(str(folder), device="cpu")
+    assert policy.max_context == 32
+    assert policy.device == torch.device("cpu")
+    assert not policy.model.training
+    assert policy.tokenizer.decode(policy.tokenizer.encode_turn("a red mug")) == "a red mug"
+    assert len(policy.tokenizer.opening("a", "a")) == 5
+    again = folder.parent / "again"
+    save_policy(policy, again)
+    second = load_policy(str(again), device="cpu")
+    for (name, weight), other in zip(policy.model.named_parameters(), second.model.parameters(), strict=True):
+        assert torch.equal(weight, other), name
+    assert [path.suffix for path in again.glob("model*")] == [".safetensors"]
+
+
+def test_dtype_and_checkpointing(folder: Path) -> None:
+    policy = load_policy(str(folder), dtype="bfloat16", device="cpu", gradient_checkpointing=True)
+    assert policy.model.dtype == torch.bfloat16
+    assert policy.model.is_activation_checkpointing
+    _refused(str(folder), "dtype 'int8' is not one of", dtype="int8")
+
+
+def test_faulty_folders(folder: Path, tmp_path: Path) -> None:
+    _refused(str(tmp_path / "nowhere"), "does not exist")
+    _refused("./nowhere/at/all", "does not exist")
+    (tmp_path / "empty").mkdir()
+    _refused(str(tmp_path / "empty"), "config.json is missing")
+    (folder / "model.safetensors").write_bytes(b"not weights")
+    _refused(str(folder), "cannot load model")
+    (folder / "model.safetensors").unlink()
+    _refused(str(folder), "cannot load model")
+
+
+def test_pickled_weights_are_not_read(folder: Path) -> None:
+    policy = load_policy(str(folder), device="cpu")
+    torch.save(policy.model.state_dict(), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    _refused(str(folder), "cannot load model")
+
+
+def test_no_chat_template(folder: Path) -> None:
+    (folder / "chat_template.jinja").unlink()
+    _refused(str(folder), "has no chat template")
+
+
+def test_tokenizer_larger_than_the_model(folder: Path) -> None:
+    policy = load_policy(str(folder), device="cpu")
+    save_policy(Policy(build_small_model(300, width=16, layers=1), policy.tokenizer, "test", 32), folder)
+    _refused(str(folder), "fewer embeddings")
+
+
+def test_quickstart_without_weights(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, folder: Path) -> None:
+    monkeypatch.setattr(model_module, "_QUICKSTART_FOLDER", tmp_path / "missing")
+    _refused(QUICKSTART, "has no weights in this installation")
+    monkeypatch.setattr(model_module, "_QUICKSTART_FOLDER", folder)
+    assert load_policy(QUICKSTART, device="cpu").spec == QUICKSTART
+
+
+def test_offline_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    _refused("no-such-owner/no-such-model", "cannot load model 'no-such-owner/no-such-model'")
+
+
+def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert resolve_device("auto").type == "cpu"
+    with pytest.raises(PolicyError, match=r"policy\.device=cpu"):
+        resolve_device("cuda")
+    with pytest.raises(PolicyError, match="unknown"):
+        resolve_device("abacus")
+
+
+def test_context_length() -> None:
+    assert context_length(build_small_model(50, width=16, layers=1, max_context=77).config) == 77
+    with pytest.raises(PolicyError, match="max_position_embeddings"):
+        context_length(object())
+
+
+def test_importing_the_room_is_light() -> None:
+    code = (
+        "import sys, roleagent.policy, roleagent.policy.turns, roleagent.policy.model, roleagent.policy.engines.base, "
+        "roleagent.policy.engines.factory; print(sorted({'torch', 'transformers', 'tokenizers'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,74 @@
+"""Sampling: a hand-computed case, frequencies, and streams that do not disturb each other."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from roleagent.policy.sampling import UniformStreams, sample
+
+
+def test_hand_computed() -> None:
+    """Probabilities 1/8, 5/8, 2/8: the CDF is 0.125, 0.75, 1."""
+    logits = torch.tensor([[1.0, 5.0, 2.0]]).log().repeat(6, 1)
+    ids, logprobs = sample(logits, 1.0, [0.0, 0.1249, 0.1251, 0.7499, 0.7501, 0.9999999])
+    assert ids.tolist() == [0, 0, 1, 1, 2, 2]
+    expected = [math.log(p) for p in (1 / 8, 1 / 8, 5 / 8, 5 / 8, 2 / 8, 2 / 8)]
+    assert logprobs.tolist() == pytest.approx(expected, abs=1e-6)
+
+
+def test_temperature_scales_the_recorded_distribution() -> None:
+    """At temperature 2 the weights 1 and 9 become 1 and 3."""
+    ids, logprobs = sample(torch.tensor([[1.0, 9.0]]).log().repeat(2, 1), 2.0, [0.24, 0.26])
+    assert ids.tolist() == [0, 1]
+    assert logprobs.tolist() == pytest.approx([math.log(0.25), math.log(0.75)], abs=1e-6)
+
+
+def test_frequencies() -> None:
+    rng = np.random.default_rng(0)
+    logits = torch.randn(1, 12, generator=torch.Generator().manual_seed(0))
+    n = 40_000
+    ids, _ = sample(logits.expand(n, -1), 0.7, rng.random(n))
+    found = torch.bincount(ids, minlength=12) / n
+    expected = torch.softmax(logits[0] / 0.7, -1)
+    assert (found - expected).abs().max() < 4 * math.sqrt(0.25 / n)
+
+
+def test_impossible_tokens_are_never_drawn() -> None:
+    """Also at the ends of the unit interval, in either order of the vocabulary."""
+    logits = torch.tensor([[-math.inf, 0.0, -math.inf], [-2000.0, 0.0, -2000.0]])
+    for u in (0.0, 0.5, 1.0 - 2**-53):
+        ids, logprobs = sample(logits, 1.0, [u, u])
+        assert ids.tolist() == [1, 1]
+        assert logprobs.tolist() == [0.0, 0.0]
+
+
+def test_logprobs_match_log_softmax() -> None:
+    rng = np.random.default_rng(1)
+    logits = torch.randn(64, 5000, generator=torch.Generator().manual_seed(1)) * 5 + 300
+    ids, logprobs = sample(logits, 1.3, rng.random(64))
+    expected = torch.log_softmax(logits.double() / 1.3, -1).gather(1, ids[:, None]).squeeze(1)
+    torch.testing.assert_close(logprobs.double(), expected, atol=5e-5, rtol=0)
+
+
+@pytest.mark.parametrize("temperature", [0.0, -1.0, math.nan])
+def test_temperature_must_be_positive(temperature: float) -> None:
+    with pytest.raises(ValueError, match="temperature"):
+        sample(torch.zeros(1, 2), temperature, [0.5])
+
+
+def test_streams_are_independent_of_their_company() -> None:
+    def generators() -> list[np.random.Generator]:
+        return [np.random.default_rng(seed) for seed in range(3)]
+
+    streams = UniformStreams(generators())
+    drawn: list[list[float]] = [[], [], []]
+    for turn in range(400):
+        chosen = [index for index in range(3) if turn % (index + 1) == 0]
+        for index, number in zip(chosen, streams.draw(chosen), strict=True):
+            drawn[index].append(float(number))
+    for numbers, generator in zip(drawn, generators(), strict=True):
+        assert numbers == generator.random(len(numbers)).tolist()
