@@ -20,6 +20,7 @@ NOBODY = -1  #: `State.held` with empty hands
 
 CLEAN, HOT, COOL, TOGGLED, SLICED = 1, 2, 4, 8, 16  #: bits of `State.flags`
 
+_MIDDLE = "You are in the middle of a room. Looking quickly around you, you see"
 HELP = """
 Available commands:
   look:                             look around your current location
@@ -159,20 +160,19 @@ def thing_text(game: Game, state: State, index: int) -> str:
     return f"There's nothing special about {name}."
 
 
+def room_text(game: Game) -> str:
+    """Return the first observation: everything in the room, seen from its middle."""
+    room = listing([receptacle.name for receptacle in game.receptacles])
+    return f"{_MIDDLE} {room}."
+
+
 def look_text(game: Game, state: State) -> str:
-    """Describe where the agent stands: the whole room at first, afterwards what it faces."""
-    here = game.here(state.location)
+    """Answer "look". As the stock engine: from the middle it lists nothing, and nothing is ever beside a receptacle."""
+    here = [game.receptacles[index].name for index in game.here(state.location)]
     if not here:
-        room = listing([receptacle.name for receptacle in game.receptacles])
-        return f"You are in the middle of a room. Looking quickly around you, you see {room}."
-    facing = [game.receptacles[index].name for index in here]
-    front = facing[0] if len(facing) == 1 else ", ".join(facing[:-1]) + f", and {facing[-1]}"
-    floor = [
-        thing.name
-        for index, thing in enumerate(game.things)
-        if state.location in state.spots[index] and any(index not in state.contents[place] for place in here)
-    ]
-    return f"You are facing the {front}. Next to it, you see {listing(floor)}."
+        return f"{_MIDDLE} nothing."
+    facing = here[0] if len(here) == 1 else ", ".join(here[:-1]) + f", and {here[-1]}"
+    return f"You are facing the {facing}. Next to it, you see nothing."
 
 
 def is_won(game: Game, state: State) -> bool:

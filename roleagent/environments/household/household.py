@@ -7,7 +7,7 @@ from functools import partial
 from typing import get_args
 
 from roleagent.environments.base import Observation, Outcome
-from roleagent.environments.household.engine import Game, State, admissible, apply, is_won, look_text
+from roleagent.environments.household.engine import Game, State, admissible, apply, is_won, room_text
 from roleagent.environments.household.generator import (
     LEVELS,
     SPACE_SIZE,
@@ -83,7 +83,7 @@ class Household:
     def begin(self, game: Game) -> tuple[str, Observation]:
         """Begin a given game."""
         self._game, self._state = game, game.start
-        return game.goal_text, Observation(look_text(game, game.start), partial(admissible, game, game.start))
+        return game.goal_text, Observation(room_text(game), partial(admissible, game, game.start))
 
     def step(self, action: str) -> Outcome:
         """Do a command. Letter case and surplus white space do not matter."""

@@ -6,7 +6,7 @@ import pytest
 from household_games import kitchen, real_games
 
 from roleagent.environments.household.demonstrations import demonstrate, play
-from roleagent.environments.household.engine import Game, Goal, apply, is_won, look_text
+from roleagent.environments.household.engine import Game, Goal, apply, is_won, room_text
 from roleagent.environments.household.expert import Expert, Memory, Wish, understand
 from roleagent.environments.household.generator import LEVELS, TASK_TYPES, WORDINGS, task_id
 from roleagent.environments.household.pddl import read_problem
@@ -44,7 +44,7 @@ def test_it_wins_all_real_games_of_the_seen_rooms() -> None:
 
 def moves(game: Game) -> list[tuple[str, str, str]]:
     state = game.start
-    expert = Expert(game.goal_text, look_text(game, state))
+    expert = Expert(game.goal_text, room_text(game))
     made = []
     while not is_won(game, state):
         move = expert.move()

@@ -9,7 +9,7 @@ import pytest
 from household_games import DATA, kitchen, real_games
 
 from roleagent.environments.household.demonstrations import demonstrate
-from roleagent.environments.household.engine import Game, admissible, apply, is_won, look_text
+from roleagent.environments.household.engine import Game, admissible, apply, is_won, room_text
 from roleagent.environments.household.generator import LEVELS, generate, task_id
 from roleagent.environments.household.pddl import game_file, problem_text, read_problem
 from roleagent.errors import EnvironmentFault
@@ -28,7 +28,7 @@ def test_reading_gives_back_the_game(text: str) -> None:
     assert again.receptacles == tuple(game.receptacles)
     assert again.things == game.things
     assert (again.goal, again.goal_text, again.start) == (game.goal, game.goal_text, game.start)
-    assert look_text(again, again.start) == look_text(game, game.start)
+    assert room_text(again) == room_text(game)
     state, other = game.start, again.start
     for step in demonstrate(text, max_steps=200).steps:
         assert admissible(game, state) == admissible(again, other)
