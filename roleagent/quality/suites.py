@@ -87,7 +87,7 @@ def trajectory_suite(
         _not_null("reward_finite", "reward", "rewards are numbers"),
         _between("reward_range", "reward", low, high, f"rewards lie in the environment's range {low:g}..{high:g}"),
         _not_null("score_finite", "score", "scores are numbers"),
-        _between("score_finite_range", "score", -1e9, 1e9, "scores are finite"),
+        _between("score_bounded", "score", -1e9, 1e9, "scores are finite"),
         _between("turn_not_empty", "generated_tokens", 1, None, "the model generated at least one token a step"),
         _equal("logprob_for_each_token", "generated_tokens", "logprobs", "each generated id has one log-probability"),
         _not_null("logprob_finite", "logprob_sum", "log-probabilities are finite"),
