@@ -23,7 +23,15 @@ from torch import Tensor, nn
 from roleagent.config.models import LearnerConfig
 from roleagent.errors import ConfigError, DataQualityError, StorageError
 from roleagent.learning import loss as losses
-from roleagent.learning.optimizer_state import load_optimizer, read_json, read_tensors, save_optimizer
+from roleagent.learning.optimizer_state import (
+    full,
+    like,
+    load_optimizer,
+    optimizer_tensors,
+    read_json,
+    read_tensors,
+    write_optimizer,
+)
 from roleagent.learning.packing import MicroBatch, generated_tokens, micro_batches, minibatches, rank_share
 from roleagent.learning.scorer import TokenScorer
 from roleagent.learning.update_metrics import UpdateMetrics
@@ -73,7 +81,7 @@ class Learner:
         self.updates = 0  #: calls of `update` so far
         self.optimizer_steps = 0  #: AdamW steps so far
         self._accelerator = accelerator or Accelerator(cpu=model.device.type == "cpu")
-        self._model = model.float()
+        self._model: PreTrainedModel = model.float()  # type: ignore[no-untyped-call]
         scorer = TokenScorer(self._model, dtype)
         optimizer = torch.optim.AdamW(
             scorer.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay, foreach=False, fused=False
@@ -117,9 +125,9 @@ class Learner:
         run = _Run(sequences, temperature, metrics, keep=config.epochs > 1)
         if config.old_logprobs == "recomputed" and config.epochs * len(shares) > 1:
             self._recompute(run, shares)
-        for epoch in range(config.epochs):
-            for place, share in enumerate(shares):
-                self._step(run, share, untouched=epoch == 0 and place == 0)
+        for _ in range(config.epochs):
+            for share in shares:
+                self._step(run, share)
         self.updates += 1
         result = metrics.result(self._accelerator)
         result["update/learning_rate"] = config.learning_rate
@@ -127,8 +135,8 @@ class Learner:
         result["update/tokens_per_second"] = result["update/tokens"] / max(result["update/seconds"], 1e-9)
         return result
 
-    def _step(self, run: _Run, share: Sequence[int], *, untouched: bool) -> None:
-        """One optimizer step on a minibatch; `untouched`: the weights are still those of the start of the update."""
+    def _step(self, run: _Run, share: Sequence[int]) -> None:
+        """One optimizer step on a minibatch, given as positions in the batch."""
         tokens = generated_tokens(run.sequences[index] for index in share)
         active = [index for index in share if self._has_signal(run.sequences[index])]
         run.metrics.add_minibatch(tokens, skipped=tokens - generated_tokens(run.sequences[index] for index in active))
@@ -140,14 +148,15 @@ class Learner:
         for batch, last in self._rounds(run.sequences, active):
             accumulate = contextlib.nullcontext() if last else self._accelerator.no_sync(self._scorer)
             with accumulate:
-                total = self._loss(run, batch, untouched=untouched) if batch else self._nothing()
+                total = self._loss(run, batch) if batch else self._nothing()
                 self._accelerator.backward(total * scale)
         norm = self._accelerator.clip_grad_norm_(self._scorer.parameters(), self.config.max_grad_norm)
-        if run.metrics.add_gradient(float(cast("Tensor", norm))):
+        if run.metrics.add_gradient(float(full(cast("Tensor", norm)))):
             self._optimizer.step()
             self.optimizer_steps += 1
+            run.untouched = False
 
-    def _loss(self, run: _Run, batch: MicroBatch, *, untouched: bool) -> Tensor:
+    def _loss(self, run: _Run, batch: MicroBatch) -> Tensor:
         """Sum of the loss over a micro batch's generated tokens."""
         config = self.config
         scores = self._score(run, batch, self._scorer)
@@ -169,7 +178,7 @@ class Learner:
         if config.entropy_coefficient > 0:
             total = total - config.entropy_coefficient * scores.entropy.sum()
         run.metrics.add(batch, total, policy, kl, scores, surrogate)
-        if untouched:
+        if run.untouched:
             run.metrics.add_mismatch(scores.logprobs, recorded, config.importance_cap)
         return total
 
@@ -231,18 +240,32 @@ class Learner:
     def _tensor(self, array: Any) -> Tensor:
         return torch.from_numpy(array).to(self._accelerator.device)
 
+    def weights(self) -> dict[str, Tensor]:
+        """The whole model by parameter name, for an engine or a file. To be called on every rank.
+
+        These are the trained tensors themselves, not copies. Where the model is sharded they are gathered, and every
+        rank gets all of it on the CPU.
+        """
+        gathered: dict[Tensor, Tensor] = {}  # tied weights are one tensor and stay one
+        result = {}
+        for name, tensor in self._model.state_dict(keep_vars=True).items():
+            if tensor not in gathered:
+                gathered[tensor] = full(tensor.detach())
+            result[name] = gathered[tensor]
+        return result
+
     def save(self, folder: Path) -> None:
         """Write `model.safetensors` and `config.json` as `from_pretrained` reads them, AdamW's state and counters.
 
         To be called on every rank; the main one writes.
         """
-        weights = self._accelerator.get_state_dict(self._scorer)
-        if self._accelerator.is_main_process:
+        weights = self.weights()
+        moments = optimizer_tensors(self._optimizer.optimizer, self._model.named_parameters())
+        if self.is_main_process:
             folder.mkdir(parents=True, exist_ok=True)
-            self._model.save_pretrained(
-                folder, state_dict={name.removeprefix("model."): tensor for name, tensor in weights.items()}
-            )
-            save_optimizer(self._optimizer.optimizer, self._model.named_parameters(), folder / "optimizer.safetensors")
+            with _no_progress_bar():
+                self._model.save_pretrained(folder, state_dict=weights)
+            write_optimizer(moments, folder / "optimizer.safetensors")
             record = {"format": _FORMAT, "updates": self.updates, "optimizer_steps": self.optimizer_steps}
             (folder / "learner.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
         self._accelerator.wait_for_everyone()
@@ -279,6 +302,7 @@ class _Run:
         self.temperature = temperature
         self.metrics = metrics
         self.keep = keep  #: a later pass will ask again
+        self.untouched = True  #: the weights are still those of the start of the update
         self.firsts: dict[int, Tensor] = {}
         self.references: dict[int, Tensor] = {}
 
@@ -298,6 +322,20 @@ class _Run:
     def remember(self, kept: dict[int, Tensor], batch: MicroBatch, logprobs: Tensor) -> None:
         if self.keep:
             kept.update(zip(batch.indices, torch.split(logprobs, list(batch.counts)), strict=True))
+
+
+@contextlib.contextmanager
+def _no_progress_bar() -> Iterator[None]:
+    """Saving draws a progress bar on the terminal unless it is told not to."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 def load_weights(model: nn.Module, folder: Path) -> None:
@@ -331,4 +369,4 @@ def _matching_weights(model: nn.Module, folder: Path) -> list[tuple[Tensor, Tens
 @torch.no_grad()
 def _copy(pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
     for target, source in pairs:
-        target.copy_(source)
+        target.copy_(like(source, target))

@@ -87,7 +87,8 @@ def _score_chunk(
     if temperature != 1.0:
         logits = logits / temperature
     log_p = torch.log_softmax(logits, dim=-1)
-    logprobs = log_p.gather(1, targets.unsqueeze(1)).squeeze(1)
+    # A sum over the one column, not a view of it: FSDP puts hooks on what a module returns.
+    logprobs = log_p.gather(1, targets.unsqueeze(1)).sum(dim=1)
     source = log_p if entropy_gradient else log_p.detach()
     return logprobs, -(source.exp() * source).sum(dim=-1)
 

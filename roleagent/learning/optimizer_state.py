@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -19,27 +19,34 @@ from torch import Tensor, nn
 
 from roleagent.errors import StorageError
 
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
+
 _FORMAT = "roleagent-adamw-1"
 _MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 
 
-def save_optimizer(
-    optimizer: torch.optim.Optimizer, parameters: Iterable[tuple[str, nn.Parameter]], path: Path
-) -> None:
-    """Write the state of every named parameter to `path`."""
-    tensors = {
-        f"{moment}/{name}": optimizer.state[parameter][moment].detach().cpu().contiguous()
+def optimizer_tensors(
+    optimizer: torch.optim.Optimizer, parameters: Iterable[tuple[str, nn.Parameter]]
+) -> dict[str, Tensor]:
+    """The state of every named parameter, whole and on the CPU. Sharded state is gathered: call it on every rank."""
+    return {
+        f"{moment}/{name}": full(optimizer.state[parameter][moment].detach()).cpu().contiguous()
         for name, parameter in parameters
         if parameter in optimizer.state
         for moment in _MOMENTS
     }
+
+
+def write_optimizer(tensors: dict[str, Tensor], path: Path) -> None:
+    """Write what `optimizer_tensors` returned."""
     save_file(tensors, path, metadata={"format": _FORMAT})
 
 
 def load_optimizer(
     optimizer: torch.optim.Optimizer, parameters: Iterable[tuple[str, nn.Parameter]], path: Path
 ) -> None:
-    """Replace the optimizer's state by what `save_optimizer` wrote for the same parameters.
+    """Replace the optimizer's state by what `write_optimizer` wrote for the same parameters.
 
     Raises:
         StorageError: the file is missing, damaged, of another format or of another model.
@@ -56,8 +63,7 @@ def load_optimizer(
             )
         # The step counter stays on the CPU: the unfused AdamW keeps it there.
         state[parameter] = {
-            moment: tensor.clone() if moment == "step" else tensor.to(parameter.device, copy=True)
-            for moment, tensor in found.items()
+            moment: tensor.clone() if moment == "step" else like(tensor, parameter) for moment, tensor in found.items()
         }
     if tensors:
         raise StorageError(f"{path}: holds '{next(iter(tensors))}', which this model has not; use its own checkpoint")
@@ -98,6 +104,25 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise StorageError(f"{path} must hold a JSON object; restore it or use an older checkpoint")
     return value
+
+
+def full(tensor: Tensor) -> Tensor:
+    """The tensor itself; if it is sharded over ranks, the whole of it on the CPU. To be called on every rank."""
+    return cast("DTensor", tensor).full_tensor().cpu() if _is_sharded(tensor) else tensor
+
+
+def like(tensor: Tensor, target: Tensor) -> Tensor:
+    """A copy of a whole tensor, placed and sharded as `target` is."""
+    if not _is_sharded(target):
+        return tensor.to(target.device, copy=True)
+    from torch.distributed.tensor import distribute_tensor
+
+    sharded = cast("DTensor", target)
+    return distribute_tensor(tensor.to(sharded.device), sharded.device_mesh, sharded.placements)
+
+
+def _is_sharded(tensor: Tensor) -> bool:
+    return hasattr(tensor, "full_tensor")
 
 
 def _one_line(error: Exception) -> str:

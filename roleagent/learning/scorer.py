@@ -6,7 +6,7 @@ without an attention mask: sequences are padded on the right, and plain causal a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -61,7 +61,7 @@ class TokenScorer(nn.Module):
         with torch.autocast(input_ids.device.type, dtype=torch.bfloat16, enabled=self._autocast):
             hidden = self.model.base_model(input_ids=input_ids, use_cache=False).last_hidden_state
             picked = hidden.flatten(0, 1).index_select(0, positions)
-            head = self.model.get_output_embeddings()
+            head = _head(self.model)
             scores = score_tokens(
                 head,
                 picked,
@@ -69,7 +69,7 @@ class TokenScorer(nn.Module):
                 temperature,
                 entropy_gradient=entropy_gradient,
                 max_logits=max_logits,
-                vocabulary=head.weight.shape[0],
+                vocabulary=_vocabulary(head),
             )
         return scores.logprobs, scores.entropy
 
@@ -84,17 +84,25 @@ def _no_dropout(model: PreTrainedModel) -> None:
         if isinstance(module, nn.Dropout):
             module.p = 0.0
         if isinstance(getattr(module, "attention_dropout", None), float):
-            module.attention_dropout = 0.0
+            setattr(module, "attention_dropout", 0.0)  # noqa: B010 - not an attribute of every module
 
 
 def _check_head(model: PreTrainedModel) -> None:
     name = type(model).__name__
-    head = model.get_output_embeddings()
-    if head is None or model.base_model is model:
+    if model.base_model is model or model.get_output_embeddings() is None:  # type: ignore[no-untyped-call]
         raise PolicyError(f"{name} has no LM head on a base model; use a causal language model")
-    probe = torch.arange(4, device=model.device).unsqueeze(0) % head.weight.shape[0]
+    head = _head(model)
+    probe = torch.arange(4, device=model.device).unsqueeze(0) % _vocabulary(head)
     with torch.no_grad():
         expected = model(input_ids=probe, use_cache=False).logits.float()
         found = head(model.base_model(input_ids=probe, use_cache=False).last_hidden_state).float()
     if not torch.allclose(expected, found, rtol=1e-3, atol=1e-3):
         raise PolicyError(f"{name} changes its logits after the LM head; the learner does not support that")
+
+
+def _head(model: PreTrainedModel) -> nn.Module:
+    return cast("nn.Module", model.get_output_embeddings())  # type: ignore[no-untyped-call]
+
+
+def _vocabulary(head: nn.Module) -> int:
+    return cast("Tensor", head.weight).shape[0]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from accelerate import Accelerator, DistributedType, FullyShardedDataParallelPlugin
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
 from roleagent.config.models import LearnerConfig
@@ -65,21 +66,43 @@ RANK_CASES: dict[str, tuple[int, dict[str, int | str]]] = {
 }
 
 
-def run_case(name: str, output: Path) -> dict[str, float]:
-    """Two updates of two passes and two optimizer steps each; saves the result and returns the last metrics."""
+def run_case(name: str, output: Path, accelerator: Accelerator | None = None) -> dict[str, float]:
+    """Three updates of two passes and two optimizer steps each, the last one after a save and a load.
+
+    Saves the result and returns the last metrics.
+    """
     count, options = RANK_CASES[name]
     common = {"learning_rate": 1e-3, "kl_coefficient": 0.05, "minibatches": 2, "epochs": 2}
-    learner = Learner(tiny_model(1), tiny_model(2), LearnerConfig.model_validate(common | options), seed=5)
-    metrics = {}
+    config = LearnerConfig.model_validate(common | options)
+    learner = Learner(tiny_model(1), tiny_model(2), config, seed=5, accelerator=accelerator)
     for iteration in range(2):
-        metrics = learner.update(random_sequences(count, iteration), temperature=0.9, iteration=iteration)
+        learner.update(random_sequences(count, iteration), temperature=0.9, iteration=iteration)
+    learner.save(output)
+    learner = Learner(tiny_model(7), tiny_model(2), config, seed=5, accelerator=accelerator)
+    learner.load(output)
+    metrics = learner.update(random_sequences(count, 2), temperature=0.9, iteration=2)
     learner.save(output)
     if learner.is_main_process:
         (output / "metrics.json").write_text(json.dumps(metrics), encoding="utf-8")
     return metrics
 
 
+def sharding_accelerator() -> Accelerator:
+    """FSDP2 over gloo. Accelerate offers FSDP for accelerators only, so its choice is overruled by hand."""
+    accelerator = Accelerator(cpu=True)
+    accelerator.state._shared_state["distributed_type"] = DistributedType.FSDP
+    accelerator.state.fsdp_plugin = FullyShardedDataParallelPlugin(
+        fsdp_version=2,
+        auto_wrap_policy="transformer_based_wrap",
+        transformer_cls_names_to_wrap=["LlamaDecoderLayer"],
+        reshard_after_forward=True,
+        cpu_ram_efficient_loading=False,
+    )
+    return accelerator
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     for case in RANK_CASES:
         run_case(case, Path(sys.argv[1]) / case)
+    run_case("recorded", Path(sys.argv[1]) / "sharded", sharding_accelerator())

@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM, Gemma2Config, Gemma2ForCausalLM
 from roleagent.config.models import LearnerConfig
 from roleagent.errors import ConfigError, DataQualityError, PolicyError
 from roleagent.learning.learner import Learner
-from roleagent.learning.packing import generated_tokens, micro_batches
+from roleagent.learning.packing import generated_tokens, micro_batches, minibatches
 from roleagent.learning.scorer import TokenScorer
 from roleagent.types import TrainingSequence
 
@@ -163,8 +163,6 @@ def test_gradient_equals_the_textbook_loss(config, micro_batch_tokens):
 
 def test_minibatches_are_normalised_by_their_own_tokens():
     """Two optimizer steps equal two updates with the two shares, one after the other."""
-    from roleagent.learning.packing import minibatches
-
     sequences = random_sequences(8)
     once, twice = tiny_model(0), tiny_model(0)
     config = PLAIN.model_copy(update={"minibatches": 2})
@@ -330,6 +328,24 @@ def test_a_batch_of_dead_sequences_moves_nothing():
     assert all(math.isfinite(value) for value in metrics.values())
 
 
+def test_mismatch_is_measured_before_the_first_step_wherever_that_is():
+    """The first minibatch has no signal, so the second one is the first that meets the weights that sampled."""
+    sequences = random_sequences(8)
+    (quiet, loud) = minibatches(sequences, 2, seed=0, iteration=0)
+    batch = [
+        dataclasses.replace(item, advantages=(0.0,) * len(item.ids)) if place in quiet else item
+        for place, item in enumerate(sequences)
+    ]
+    model = tiny_model(0)
+    batch = as_sampled(model, batch)
+    learner = Learner(model, None, PLAIN.model_copy(update={"minibatches": 2}), seed=0)
+    metrics = learner.update(batch, temperature=1.0, iteration=0)
+    assert metrics["update/optimizer_steps"] == 1
+    assert metrics["update/skipped_tokens"] == generated_tokens(sequences[index] for index in quiet)
+    assert metrics["mismatch/ratio_max"] == pytest.approx(1.0, abs=1e-4)
+    assert loud
+
+
 def test_kl_is_zero_at_the_reference_and_pulls_back_to_it():
     model, reference = tiny_model(0), tiny_model(0)
     config = LearnerConfig(learning_rate=1e-3, kl_coefficient=1.0)
@@ -369,7 +385,7 @@ def test_gradient_checkpointing_changes_no_result():
     for recompute in (False, True):
         model = tiny_model(0)
         if recompute:
-            model.gradient_checkpointing_enable()
+            model.activation_checkpointing_enable()
         learner = Learner(model, None, PLAIN, seed=0)
         assert model.training == recompute
         learner.update(random_sequences(4), temperature=1.0, iteration=0)
@@ -423,10 +439,11 @@ def test_a_model_that_changes_its_logits_is_refused():
         TokenScorer(Gemma2ForCausalLM(config))
 
 
-def test_saved_folder_is_a_pretrained_model(tmp_path):
+def test_saved_folder_is_a_pretrained_model(tmp_path, capfd):
     model = tiny_model(0)
     learner = Learner(model, None, PLAIN, seed=0)
     learner.update(random_sequences(4), temperature=1.0, iteration=0)
     learner.save(tmp_path)
+    assert capfd.readouterr() == ("", "")
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
     assert same(weights(model), weights(loaded))

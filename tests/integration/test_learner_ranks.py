@@ -1,4 +1,7 @@
-"""Two ranks compute the update of one: real processes that talk over gloo, started as a launcher starts them."""
+"""Two ranks compute the update of one, sharded (FSDP2) or not.
+
+Real processes that talk over gloo, started as a launcher starts them.
+"""
 
 import json
 import os
@@ -25,14 +28,17 @@ def two_ranks(tmp_path_factory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", RANK_CASES)
+@pytest.mark.parametrize("case", [*RANK_CASES, "sharded"])
 def test_two_ranks_equal_one(two_ranks, tmp_path, case):
-    expected = run_case(case, tmp_path)
-    for name, weight in load_file(tmp_path / "model.safetensors").items():
-        torch.testing.assert_close(load_file(two_ranks / case / "model.safetensors")[name], weight, rtol=0, atol=1e-5)
-    second = load_file(two_ranks / case / "optimizer.safetensors")
+    expected = run_case("recorded" if case == "sharded" else case, tmp_path)
+    weights = load_file(two_ranks / case / "model.safetensors")
+    one_rank = load_file(tmp_path / "model.safetensors")
+    assert weights.keys() == one_rank.keys()
+    for name, weight in one_rank.items():
+        torch.testing.assert_close(weights[name], weight, rtol=0, atol=1e-5)
+    moments = load_file(two_ranks / case / "optimizer.safetensors")
     for name, moment in load_file(tmp_path / "optimizer.safetensors").items():
-        torch.testing.assert_close(second[name], moment, rtol=1e-3, atol=1e-6)
+        torch.testing.assert_close(moments[name], moment, rtol=1e-3, atol=1e-6)
     metrics = json.loads((two_ranks / case / "metrics.json").read_text(encoding="utf-8"))
     assert metrics.keys() == expected.keys()
     for name in expected.keys() - {"update/seconds", "update/tokens_per_second", "update/padding_share"}:

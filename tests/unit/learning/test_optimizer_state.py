@@ -3,13 +3,17 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from roleagent.errors import StorageError
-from roleagent.learning.optimizer_state import load_optimizer, read_json, save_optimizer
+from roleagent.learning.optimizer_state import load_optimizer, optimizer_tensors, read_json, write_optimizer
 
 
 def model_and_optimizer(width=3):
     torch.manual_seed(0)
     model = torch.nn.Linear(width, 2)
     return model, torch.optim.AdamW(model.parameters(), lr=0.1)
+
+
+def save_optimizer(optimizer, parameters, path):
+    write_optimizer(optimizer_tensors(optimizer, parameters), path)
 
 
 def step(model, optimizer, seed):
