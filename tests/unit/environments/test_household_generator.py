@@ -151,3 +151,21 @@ def test_scene_kinds() -> None:
         "bedroom",
         "bathroom",
     ]
+
+
+def test_an_id_names_the_same_game_for_ever() -> None:
+    game = generate("household-small-train-000000")
+    assert game.goal_text == "find two cd and put them in desk."
+    contents = {
+        receptacle.name: [game.things[thing].name for thing in inside]
+        for receptacle, inside in zip(game.receptacles, game.start.contents, strict=True)
+    }
+    assert contents == {
+        "desk 1": [],
+        "drawer 2": ["book 1"],
+        "drawer 1": ["pencil 1"],
+        "shelf 2": ["box 1"],
+        "shelf 1": ["cd 2"],
+        "sidetable 1": ["cd 1", "cellphone 1"],
+    }
+    assert [receptacle.name for receptacle in game.receptacles if receptacle.openable] == ["drawer 2", "drawer 1"]
