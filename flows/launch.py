@@ -9,6 +9,7 @@ import os
 from typing import Any
 
 from roleagent.config import TrainConfig
+from roleagent.errors import ConfigError
 from roleagent.loop.home import home
 
 # A server named by the user is used as it is; otherwise Prefect starts one of its own for the time of the flow.
@@ -25,7 +26,15 @@ def settle() -> None:
     """Set defaults for what the user's environment leaves open. To be called before Prefect is imported."""
     for name, value in _DEFAULTS.items():
         os.environ.setdefault(name, value)
-    os.environ.setdefault("PREFECT_HOME", str(home() / "prefect"))
+    if "PREFECT_HOME" not in os.environ:
+        folder = home() / "prefect"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)  # Prefect makes one level only
+        except OSError as error:
+            raise ConfigError(
+                f"cannot make {folder}: {error.strerror}; set ROLEAGENT_HOME to a writable folder"
+            ) from error
+        os.environ["PREFECT_HOME"] = str(folder)
 
 
 def train(config: TrainConfig, run_id: str = "") -> dict[str, Any]:

@@ -214,7 +214,7 @@ class TrackingConfig(_Frozen):
     uri: Uri = ""
     """Tracking server or database. Empty: MLFLOW_TRACKING_URI, else `mlflow.db` in ROLEAGENT_HOME."""
     experiment: str = "role-agent"
-    """MLflow experiment."""
+    """MLflow experiment; `-local` is added to its name where no server is used."""
     traces: int = Field(4, ge=0)
     """Episodes logged as traces each time traces are logged."""
     traces_every: int = Field(10, ge=1)

@@ -28,7 +28,7 @@ def choose_task(environment: Environment, task_id: str) -> Task:
     Raises:
         ConfigError: neither split has such a task.
     """
-    pools = {split: environment.tasks(split) for split in ("heldout", "train")}  # type: ignore[arg-type]
+    pools = {split: environment.tasks(split) for split in ("heldout", "train")}
     if not task_id:
         return pools["heldout"][0]
     for pool in pools.values():

@@ -21,7 +21,7 @@ from roleagent.loop.publishing import load_summary
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from roleagent.agent_in_world.failure_bank import Neighbour
+    from roleagent.agent_in_world.records import Neighbour
     from roleagent.loop.evaluating import Evaluation
     from roleagent.loop.worker import Worker
 
@@ -135,10 +135,10 @@ def evaluation_table(result: Evaluation) -> RenderableType:
 def bank_table(stats: Mapping[str, Any]) -> RenderableType:
     """Return the bank's counts by failure type."""
     table = Table("failure type", "failures", "share")
-    total = max(1, sum(stats["failure_types"].values()))
-    for name, count in sorted(stats["failure_types"].items(), key=lambda pair: (-pair[1], pair[0])):
+    total = max(1, sum(stats["by_failure_type"].values()))
+    for name, count in sorted(stats["by_failure_type"].items(), key=lambda pair: (-pair[1], pair[0])):
         table.add_row(escape(str(name)), str(count), f"{count / total:.0%}")
-    head = f"{stats['count']} failures of {stats['tasks']} tasks, {stats['resolved']} of them since resolved"
+    head = f"{stats['records']} failures of {stats['tasks']} tasks, {stats['resolved']} of them since resolved"
     return Group(Text(head), table)
 
 
@@ -150,11 +150,11 @@ def neighbours_table(found: Sequence[Neighbour]) -> RenderableType:
     for item in found:
         table.add_row(
             f"{item.similarity:.2f}",
-            escape(item.failure_type),
+            escape(item.record.failure_type),
             escape(item.task_id),
-            str(item.iteration),
-            escape(item.retrieval_query),
-            item.record_id[:8],
+            str(item.record.iteration),
+            escape(item.record.retrieval_query),
+            item.record.record_id[:8],
         )
     return table
 

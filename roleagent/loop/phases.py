@@ -254,7 +254,7 @@ def prepare(worker: Worker) -> list[PhaseResult]:
         worker.learner(0)
         records = _save_checkpoint(worker, 0)
         state = json.dumps(worker.curriculum(0).state_dict(), sort_keys=True).encode()
-        curriculum = worker.store.writer(worker.run_id, 0).put("curriculum.json", state)
+        curriculum = worker.writer(0).put("curriculum.json", state)
     return [PhaseResult("storage", watch.seconds, {}, (*records, curriculum)), evaluate(worker, 0, final=True)]
 
 
@@ -302,6 +302,7 @@ def _play(
 def _save_checkpoint(worker: Worker, n: int) -> tuple[ObjectRecord, ...]:
     with TemporaryDirectory() as folder:
         worker.learner(n).save(Path(folder))
+        worker.policy_tokenizer.hf.save_pretrained(folder)  # so that a checkpoint is a model folder like any other
         return tuple(worker.writer(n).put_folder("checkpoint", Path(folder)))
 
 

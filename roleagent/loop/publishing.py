@@ -14,7 +14,6 @@ from roleagent.loop import home
 from roleagent.loop.statistics import Rate
 from roleagent.loop.worker import Stopwatch, Worker, peak_memory_mb
 from roleagent.storage import MissingObjectError, prune
-from roleagent.types import DiagnosisStatus
 
 SUMMARY = "summary.json"
 _TABLE_ROWS = 12
@@ -46,9 +45,7 @@ def publish(worker: Worker, n: int, metrics: Mapping[str, float]) -> float:
             worker.bank.mark_resolved([task_id for task_id, when in solved.items() if when == n], n)
         tracker = worker.tracker
         if n == 0:
-            tracker.log_datasets(
-                {split: worker.environment.tasks(split) for split in ("train", "heldout")}  # type: ignore[arg-type]
-            )
+            tracker.log_datasets({split: worker.environment.tasks(split) for split in ("train", "heldout")})
         tracker.log_iteration(n, row(worker, n))
         tracker.set_checkpoint(n, worker.store.checkpoint_uri(worker.run_id, n))
         if n > 0 and tracker.wants_traces(n):

@@ -6,6 +6,7 @@ it does not have it loads from the committed objects. Cold or warm, the result i
 
 from __future__ import annotations
 
+import hashlib
 import resource
 import sys
 import tempfile
@@ -21,7 +22,7 @@ from roleagent.config.load import parse_config
 from roleagent.environments.base import Environment
 from roleagent.environments.registry import make_environment
 from roleagent.loop import home
-from roleagent.storage import IterationWriter, RunStore, open_store
+from roleagent.storage import IterationWriter, RunStore, fetch_folder, open_store
 from roleagent.storage.manifest import iteration_key
 from roleagent.types import Diagnosis, Task, Trajectory
 
@@ -166,10 +167,14 @@ class Worker:
         from roleagent.policy.model import load_policy
 
         settings = self.config.policy
+        source = settings.model
+        if source.startswith("s3://"):
+            folder = home.home() / "models" / hashlib.sha256(source.encode()).hexdigest()[:16]
+            source = str(fetch_folder(source, folder, self.config.storage.endpoint_url))
 
         def load() -> Policy:
             return load_policy(
-                settings.model,
+                source,
                 dtype=settings.dtype,
                 device=settings.device,
                 gradient_checkpointing=settings.gradient_checkpointing,

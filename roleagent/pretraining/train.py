@@ -80,7 +80,8 @@ def build_optimizers(model: torch.nn.Module, settings: PretrainSettings) -> list
     """Return [Muon over the layers' matrices, AdamW over the rest]."""
     import torch
 
-    matrices, rest = [], []
+    matrices: list[torch.nn.Parameter] = []
+    rest: list[torch.nn.Parameter] = []
     for name, parameter in model.named_parameters():
         (matrices if parameter.ndim == 2 and "layers." in name else rest).append(parameter)
     return [
@@ -105,7 +106,7 @@ def batch_loss(model: torch.nn.Module, batch: list[Example]) -> torch.Tensor:
         ids[row, : len(item.ids)] = torch.tensor(item.ids)
         weights[row, : len(item.ids)] = torch.tensor(item.weights)
     # Right padding under causal attention: no padded position is seen by a real one, so no mask is needed.
-    hidden = model.model(input_ids=ids, use_cache=False).last_hidden_state[:, :-1]  # type: ignore[operator, union-attr]
+    hidden = model.model(input_ids=ids, use_cache=False).last_hidden_state[:, :-1]  # type: ignore[operator]
     targets, weights = ids[:, 1:], weights[:, 1:]
     chosen = weights > 0
     logits = model.lm_head(hidden[chosen])  # type: ignore[operator]
@@ -140,7 +141,7 @@ def pretrain(
     else:
         words = texts(settings.corpus, settings.seed, settings.tokenizer_texts, demonstration_texts)
         tokenizer = build_small_tokenizer(words, settings.vocabulary)
-        model = build_small_model(
+        small = build_small_model(
             len(tokenizer),
             width=settings.width,
             layers=settings.layers,
@@ -150,7 +151,7 @@ def pretrain(
             max_context=settings.corpus.max_length,
             seed=settings.seed,
         )
-        policy = Policy(model, PolicyTokenizer(tokenizer), str(folder), settings.corpus.max_length)
+        policy = Policy(small, PolicyTokenizer(tokenizer), str(folder), settings.corpus.max_length)
     model = policy.model
     model.train()
     optimizers = build_optimizers(model, settings)
@@ -189,7 +190,7 @@ def pretrain(
         if time.monotonic() - saved > settings.checkpoint_seconds or step == settings.steps:
             _save(folder, settings, policy, optimizers, step, resumable, tokens)
             saved = time.monotonic()
-    model.eval()
+    model.train(False)
     return policy
 
 

@@ -5,7 +5,14 @@ Importing this package is light: boto3 is imported when an `s3://` store is open
 
 from roleagent.storage.commit import IterationWriter
 from roleagent.storage.manifest import Manifest, ObjectRecord
-from roleagent.storage.object_store import MissingObjectError, ObjectExistsError, ObjectStore, StoredObject, open_store
+from roleagent.storage.object_store import (
+    MissingObjectError,
+    ObjectExistsError,
+    ObjectStore,
+    StoredObject,
+    fetch_folder,
+    open_store,
+)
 from roleagent.storage.retention import prune
 from roleagent.storage.runs import Lease, RunStore
 
@@ -19,6 +26,7 @@ __all__ = [
     "ObjectStore",
     "RunStore",
     "StoredObject",
+    "fetch_folder",
     "open_store",
     "prune",
 ]

@@ -127,3 +127,26 @@ def open_store(uri: str, endpoint_url: str = "") -> ObjectStore:
     if not uri.strip():
         raise StorageError("storage uri is empty: use s3://bucket/prefix or a folder")
     return LocalStore(Path(uri).expanduser())
+
+
+def fetch_folder(uri: str, folder: Path, endpoint_url: str = "") -> Path:
+    """Bring all objects below an address (`s3://bucket/prefix`, or a folder) into a local folder; return the folder.
+
+    A local address is returned as it is: nothing is copied.
+
+    Raises:
+        MissingObjectError: there is nothing at the address.
+    """
+    scheme, separator, rest = uri.partition("://")
+    if not separator or scheme == "file":
+        path = Path(unquote(rest) if separator else uri).expanduser()
+        if not path.is_dir():
+            raise MissingObjectError(f"there is no folder {path}")
+        return path
+    store = open_store(uri, endpoint_url)
+    items = store.list()
+    if not items:
+        raise MissingObjectError(f"there is nothing at {uri}")
+    for item in items:
+        store.get_file(item.key, folder / item.key)
+    return folder

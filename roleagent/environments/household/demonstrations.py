@@ -130,4 +130,5 @@ def _slip(game: Game, draws: Draws) -> str:
     kinds = sorted(game.can_contain)
     if draws.uniform() < 0.6:
         return f"go to {draws.pick(kinds).lower()} {draws.pick((1, 1, 2, 3))}"
-    return f"take {draws.pick(game.things).kind.lower()} {draws.pick((2, 3, 4))} from {draws.pick(game.receptacles).name}"
+    thing = f"{draws.pick(game.things).kind.lower()} {draws.pick((2, 3, 4))}"
+    return f"take {thing} from {draws.pick(game.receptacles).name}"

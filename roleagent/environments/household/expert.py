@@ -32,6 +32,7 @@ MoveKind = Literal[
 Verb = Literal["", "clean", "heat", "cool"]
 
 APPLIANCES: dict[str, str] = {"clean": "sinkbasin", "heat": "microwave", "cool": "fridge"}
+PLAN_LENGTH = 6  #: receptacles that the reasoning of a search names
 _ADJECTIVES: dict[str, Verb] = {"clean": "clean", "hot": "heat", "cool": "cool"}
 _GOALS = (
     (re.compile(r"put a (?P<state>clean|hot|cool) (?P<object>\w+) in (?P<place>\w+)\."), 1),
@@ -180,11 +181,11 @@ class Expert:
         if wish.lamp:
             return self._light()
         if wish.verb and memory.treated.get(memory.held) != wish.verb:
-            reasoning = f"{wish.verb} {memory.held}"
+            reasoning = f"{wish.verb} {memory.held} with {self.appliance}"
             if memory.at != self.appliance:
                 return Move("treat_go", reasoning, f"go to {self.appliance}")
             return Move("treat", reasoning, f"{wish.verb} {memory.held} with {self.appliance}")
-        reasoning = f"place {memory.held} in {wish.place}"
+        reasoning = f"place {memory.held} in {self.target}"
         if memory.at != self.target:
             return Move("place_go", reasoning, f"go to {self.target}")
         if self.target in memory.closed:
@@ -201,10 +202,10 @@ class Expert:
         name = here[0] if here else known[0]
         place = memory.seen[name]
         if memory.at != place:
-            return Move("fetch_go", f"take {name}", f"go to {place}")
+            return Move("fetch_go", f"take {name} from {place}", f"go to {place}")
         if place in memory.closed:
-            return Move("fetch_open", f"take {name}", f"open {place}")
-        return Move("take", f"take {name}", f"take {name} from {place}")
+            return Move("fetch_open", f"take {name} from {place}", f"open {place}")
+        return Move("take", f"take {name} from {place}", f"take {name} from {place}")
 
     def _light(self) -> Move:
         memory = self.memory
@@ -214,19 +215,28 @@ class Expert:
         here = [name for name in lamps if memory.seen[name] == memory.at]
         lamp = here[0] if here else lamps[0]
         if memory.seen[lamp] != memory.at:
-            return Move("lamp_go", f"use {lamp}", f"go to {memory.seen[lamp]}")
-        return Move("use", f"use {lamp}", f"use {lamp}")
+            return Move("lamp_go", f"use {lamp} at {memory.seen[lamp]}", f"go to {memory.seen[lamp]}")
+        return Move("use", f"use {lamp} at {memory.at}", f"use {lamp}")
 
     def search(self, reasoning: str) -> Move:
-        """Open what is closed here, else go to the first receptacle of the room's order that was not searched."""
+        """Open what is closed here, else go to the first receptacle of the room's order that was not searched.
+
+        The reasoning names the receptacles still to be searched, the present one first: a policy that imitates it
+        keeps its plan in the text and need not recall what was searched.
+        """
         memory = self.memory
-        if memory.at and memory.at not in memory.searched:
+        ahead = [name for name in memory.order if name not in memory.searched]
+        if memory.at in ahead:
+            ahead.remove(memory.at)
+            plan = _plan(reasoning, [memory.at, *ahead])
             if memory.at in memory.closed:
-                return Move("search_open", reasoning, f"open {memory.at}")
-            return Move("search_look", reasoning, f"examine {memory.at}")
-        for name in memory.order:
-            if name not in memory.searched and name != memory.at:
-                return Move("search_go", reasoning, f"go to {name}")
-        memory.searched.clear()  # everything was searched in vain: begin again
-        other = next(name for name in memory.order if name != memory.at)
-        return Move("search_go", reasoning, f"go to {other}")
+                return Move("search_open", plan, f"open {memory.at}")
+            return Move("search_look", plan, f"examine {memory.at}")
+        if not ahead:
+            memory.searched.clear()  # everything was searched in vain: begin again
+            ahead = [name for name in memory.order if name != memory.at]
+        return Move("search_go", _plan(reasoning, ahead), f"go to {ahead[0]}")
+
+
+def _plan(reasoning: str, ahead: list[str]) -> str:
+    return f"{reasoning} in {', '.join(ahead[:PLAN_LENGTH])}"

@@ -93,7 +93,7 @@ def _reach(expert: Expert, place: str, reasoning: str) -> Iterator[ScriptedMove]
 
 def _place(expert: Expert, thing: str, place: str, critical: bool) -> Iterator[ScriptedMove]:
     """Carry an object to a receptacle and leave it there, then wander."""
-    reasoning = f"place {thing} in {kind_of(place)}"
+    reasoning = f"place {thing} in {place}"
     yield from _reach(expert, place, reasoning)
     yield ScriptedMove(reasoning, f"move {thing} to {place}", critical)
     yield from _wander(expert)
@@ -161,12 +161,12 @@ def wrong_object(occasion: Occasion) -> Script | None:
     thing = occasion.draws.pick(others)
 
     def moves() -> Iterator[ScriptedMove]:
-        yield ScriptedMove(f"take {thing}", f"take {thing} from {memory.at}", critical=True)
+        yield ScriptedMove(f"take {thing} from {memory.at}", f"take {thing} from {memory.at}", critical=True)
         if expert.wish.lamp:
             lamps = [name for name in memory.seen if kind_of(name) == expert.wish.lamp]
             for lamp in lamps[:1]:
-                yield from _reach(expert, memory.seen[lamp], f"use {lamp}")
-                yield ScriptedMove(f"use {lamp}", f"use {lamp}")
+                yield from _reach(expert, memory.seen[lamp], f"use {lamp} at {memory.seen[lamp]}")
+                yield ScriptedMove(f"use {lamp} at {memory.seen[lamp]}", f"use {lamp}")
             yield from _wander(expert)
         verb = expert.wish.verb
         if verb and TREATMENTS[verb][1] in game.things[game.thing_index[thing]].can:
@@ -183,8 +183,8 @@ def wrong_object(occasion: Occasion) -> Script | None:
 
 def _treat(expert: Expert, verb: str, thing: str, place: str, critical: bool = False) -> Iterator[ScriptedMove]:
     if expert.memory.at != place:
-        yield ScriptedMove(f"{verb} {thing}", f"go to {place}")
-    yield ScriptedMove(f"{verb} {thing}", f"{verb} {thing} with {place}", critical)
+        yield ScriptedMove(f"{verb} {thing} with {place}", f"go to {place}")
+    yield ScriptedMove(f"{verb} {thing} with {place}", f"{verb} {thing} with {place}", critical)
 
 
 def missing_treatment(occasion: Occasion) -> Script | None:

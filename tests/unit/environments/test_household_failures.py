@@ -10,6 +10,7 @@ import pytest
 
 from roleagent.environments.household.demonstrations import DEFAULT_HABITS, Demonstration, demonstrate
 from roleagent.environments.household.engine import NOTHING_HAPPENS, apply, is_won
+from roleagent.environments.household.expert import PLAN_LENGTH
 from roleagent.environments.household.failures import MISTAKES
 from roleagent.environments.household.generator import generate, task_id
 from roleagent.errors import ConfigError
@@ -119,7 +120,7 @@ def test_a_demonstration_reads_as_one_episode() -> None:
     assert one.steps[0].state.startswith("You are in the middle of a room.")
     for before, after in zip(one.steps, one.steps[1:], strict=False):
         assert before.next_state == after.state
-    assert all(2 <= len(step.reasoning.split()) <= 6 for step in one.steps)
+    assert all(2 <= len(step.reasoning.split()) <= 4 + 2 * PLAN_LENGTH for step in one.steps)
     assert (one.task.environment, one.task.split) == ("household", "train")
     assert demonstrate("household-small-heldout-000007").task.split == "heldout"
 
