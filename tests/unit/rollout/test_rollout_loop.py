@@ -103,6 +103,17 @@ def test_failure() -> None:
     assert len(trajectory.steps) == 1
 
 
+def test_the_score_is_the_environments_and_not_the_success() -> None:
+    class Partial(Corridor):
+        def step(self, action: str) -> Outcome:
+            return replace(super().step(action), score=0.25 * self.room)
+
+    (trajectory,) = play(east, factory=Partial, settings=replace(SETTINGS, max_steps=2))
+    assert trajectory.stop_reason is StopReason.MAX_STEPS
+    assert trajectory.score == 0.5
+    assert not trajectory.success
+
+
 def test_max_steps() -> None:
     (trajectory,) = play(walk("wait"), settings=replace(SETTINGS, max_steps=4))
     assert trajectory.stop_reason is StopReason.MAX_STEPS
