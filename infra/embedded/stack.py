@@ -232,7 +232,7 @@ class Stack:
         if not (self.project / "prefect.yaml").is_file():
             return
         command = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all"]
-        environment = {**self._prefect_environment(), "PREFECT_API_URL": self.prefect_api}
+        environment = {**self._prefect_environment(), "PREFECT_API_URL": self.prefect_api, "PWD": str(self.project)}
         done = subprocess.run(
             command,
             cwd=self.project,

@@ -118,7 +118,8 @@ class Tracker:
 
         Args:
             iteration: becomes the step.
-            metrics: numbers; nested mappings become `outer/inner`; what is not a finite number is left out.
+            metrics: numbers; nested mappings become `outer/inner`; what is not a finite number is left out, and so
+                is `phase_seconds` where its numbers are there as `seconds/...` too.
             at: seconds since the epoch of the commit; now when not given.
         """
         if iteration in self._logged:
@@ -127,10 +128,10 @@ class Tracker:
         from mlflow.entities import Metric, RunTag
 
         stamp = int((time.time() if at is None else at) * 1000)
-        values = numbers(metrics)
-        values[_MARKER] = float(iteration)  # last, so that a batch over the limit is complete once it is there
-        points = [Metric(key, value, stamp, iteration) for key, value in values.items() if key != _MARKER]
-        points.append(Metric(_MARKER, float(iteration), stamp, iteration))
+        doubled = "phase_seconds" if any(key.startswith("seconds/") for key in metrics) else ""
+        values = numbers({key: value for key, value in metrics.items() if key not in {_MARKER, doubled}})
+        values[_MARKER] = float(iteration)  # last: where it is, everything before it is
+        points = [Metric(key, value, stamp, iteration) for key, value in values.items()]
         tags = [RunTag("roleagent.last_iteration", str(iteration))]
         with guard(f"log iteration {iteration}"):
             for start in range(0, len(points), _MAX_METRICS):
@@ -306,7 +307,8 @@ class Tracker:
     def _experiment(self) -> str:
         from mlflow.exceptions import MlflowException
 
-        name = self._config.experiment
+        # A database may later be served by a server that keeps artifacts elsewhere: an experiment has one place.
+        name = self._config.experiment + ("-local" if self._backend.artifacts else "")
         experiment = self._client.get_experiment_by_name(name)
         if experiment is None:
             place = f"{self._backend.artifacts}/{name}" if self._backend.artifacts else None

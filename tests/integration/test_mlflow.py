@@ -68,7 +68,7 @@ def test_a_run_leaves_nothing_in_the_working_directory(
 
 def _run(uri: str, run_id: str) -> str:
     client = client_of(uri)
-    experiment = client.get_experiment_by_name("role-agent")
+    experiment = client.get_experiment_by_name("role-agent-local")
     assert experiment is not None
     runs = client.search_runs([experiment.experiment_id], filter_string=f"tags.`roleagent.run_id` = '{run_id}'")
     assert len(runs) == 1
@@ -78,7 +78,8 @@ def _run(uri: str, run_id: str) -> str:
 def test_a_repeated_iteration_adds_no_point_and_a_new_process_goes_on(local: Path, local_uri: str) -> None:
     first = tracker(local_uri, local)
     identifier = first.start_run("r-resume", "resume", {"seed": 1, "store": {"uri": "s3://k:p@b/x"}})
-    assert first.log_iteration(1, {"loss": 0.5, "failure_types": {"loops": 2}}, at=100.0)
+    committed = {"loss": 0.5, "failure_types": {"loops": 2}, "seconds/update": 3.0, "phase_seconds": {"update": 3.0}}
+    assert first.log_iteration(1, committed, at=100.0)
     assert not first.log_iteration(1, {"loss": 0.7})
 
     second = tracker(local_uri, local)
@@ -93,7 +94,7 @@ def test_a_repeated_iteration_adds_no_point_and_a_new_process_goes_on(local: Pat
     assert [(point.step, point.value) for point in points] == [(1, 0.5), (2, 0.2), (3, 0.3)]
     assert points[0].timestamp == 100_000
     run = client.get_run(identifier)
-    assert run.data.metrics["failure_types/loops"] == 2
+    assert set(run.data.metrics) == {"loss", "failure_types/loops", "seconds/update", "iteration"}
     assert run.data.params == {"seed": "1", "store.uri": "s3://***@b/x", "extra": "x"}
     assert run.data.tags["resumed.seed"] == "2"
     assert run.data.tags["roleagent.last_iteration"] == "3"
@@ -203,7 +204,7 @@ def test_misuse_is_told_in_one_line(local: Path, local_uri: str) -> None:
         made.log_iteration(1, {})
     with pytest.raises(TrackingError, match="must not contain quotes"):
         made.start_run("it's", "x", {})
-    client_of(local_uri).delete_experiment(client_of(local_uri).create_experiment("gone"))
+    client_of(local_uri).delete_experiment(client_of(local_uri).create_experiment("gone-local"))
     with pytest.raises(TrackingError, match="was deleted in MLflow"):
         tracker(local_uri, local, experiment="gone").start_run("r", "x", {})
 
