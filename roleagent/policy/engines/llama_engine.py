@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from transformers import PreTrainedModel
 
-_SLACK = 1.25  # rows computed in a step, relative to the slots asked for, before rows are moved
+_SLACK = 1.15  # rows computed, relative to the slots asked for, before rows are moved
 _CHUNK_TOKENS = 512  # most tokens of one slot in a pass of extend
 _CHUNK_SCORES = 1 << 22  # most attention scores of one head in a pass of extend: bounds memory
 _ROPE_TYPES = ("default", "linear", "llama3", "yarn")  # those whose frequencies do not depend on the length
@@ -212,7 +212,7 @@ class LlamaEngine:
     def _extend(self, slots: Sequence[int], ids: Sequence[Sequence[int]]) -> Tensor:
         """Prefill in passes of bounded size; hidden states [n, width] of the last tokens."""
         counts = np.fromiter((len(row) for row in ids), dtype=np.int64, count=len(ids))
-        rows, span = self._cache.arrange(slots, slack=1.0)
+        rows, span = self._cache.arrange(slots, _SLACK)
         self._cache.advance(slots, rows, counts)
         by_row: list[Sequence[int]] = [()] * span
         for row, tokens in zip(rows.tolist(), ids, strict=True):
