@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roleagent.config.models import EnvironmentConfig, PolicyConfig, RolloutConfig, TrainConfig, WorldInAgentConfig
-from roleagent.rollout.context import clean_text, first_user_text, step_user_text
+from roleagent.rollout.context import RememberingTokenizer, clean_text, first_user_text, step_user_text
 from roleagent.rollout.settings import RolloutSettings, settings_from_config
 
 TURNS = [("hall", "go north"), ("attic", "open box"), ("the box is open", "take key")]
@@ -32,6 +32,37 @@ def test_step_prompt_shows_the_last_turns_only() -> None:
     )
     assert step_user_text("g", TURNS, "s", 0) == first_user_text("g", "s")
     assert "hall" in step_user_text("g", TURNS, "s", 9)
+
+
+class CountingTokenizer:
+    """Gives ids that depend on everything, and counts how often it is asked."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def opening(self, system: str | None, first_user: str) -> list[int]:
+        self.asked += 1
+        return [system is None, *map(ord, f"{system}|{first_user}")]
+
+    def next_user(self, text: str, ended: bool) -> list[int]:
+        self.asked += 1
+        return [2, *map(ord, f"{text}|{ended}")]
+
+
+def test_remembered_ids_are_those_of_the_tokenizer() -> None:
+    plain, counted = CountingTokenizer(), CountingTokenizer()
+    remembering = RememberingTokenizer(counted, limit=3)
+    calls = [(name, first, second) for name in ("opening", "next_user") for first in ("a", "b") for second in ("c", "")]
+    for name, first, second in calls * 2:
+        argument = bool(second) if name == "next_user" else second
+        assert getattr(remembering, name)(first, argument) == getattr(plain, name)(first, argument)
+    counted = CountingTokenizer()
+    remembering = RememberingTokenizer(counted, limit=3)
+    for _ in range(5):
+        assert remembering.opening(None, "x") == plain.opening(None, "x")
+        assert remembering.opening("None", "x") == plain.opening("None", "x")
+        assert remembering.next_user("x", True) == plain.next_user("x", True)
+    assert counted.asked == 3
 
 
 @given(st.text(st.characters()))

@@ -221,6 +221,13 @@ def test_the_models_own_end_of_turn_is_not_repeated() -> None:
     assert trajectory.steps[0].predictions == ("",)
 
 
+def test_the_text_before_the_models_own_end_of_turn_is_read_to_its_end() -> None:
+    tokenizer = whole_tags()
+    turn = [*tokenizer.encode_text("<think>open <action>go east</action>"), tokenizer.eot_id]
+    (trajectory,) = play(lambda text, _: turn)
+    assert trajectory.success, "the action is read when the turn is over, up to its last tag"
+
+
 @pytest.mark.parametrize("horizon", [0, 1, 3])
 def test_a_turn_ends_after_as_many_predictions_as_were_asked_for(horizon: int) -> None:
     def script(text: str, turn: int) -> str:  # the scripted engine refuses to go beyond this text
