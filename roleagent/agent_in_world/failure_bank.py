@@ -1,53 +1,35 @@
 """The failure bank: every diagnosed failure of a run, searchable by what went wrong (the method, section 2).
 
-A Chroma database in a folder of the run, with two collections in cosine space: `failures`, one record a diagnosis,
-and `patterns`, one vector a distinct text, which is what is searched (see `records`). Vectors always come from our
-own embedder. The bank is an index: the diagnoses themselves are in the run's commits, and `reconcile` brings the bank
-in line with them, whatever a crash has left of it.
-
-Simplified: Chroma would write its nearest-neighbour graph to files of its own every thousand vectors. Those are what a
-kill or a restart damages (silently: it then finds fewer neighbours), and reading damaged ones can end the
-process. Here it never writes them: SQLite, which survives a kill, holds everything, and the graph is built in memory
-when the bank is opened (about 1 s for 1,000 records).
+A folder of the run with a Chroma database (`chroma_index`): one record a diagnosis, and one vector a pattern, that is
+a distinct text, which is what is searched (`records`). The bank is an index: the diagnoses themselves are in the run's
+commits, and `reconcile` brings the bank in line with them, whatever a crash has left of it.
 """
 
 from __future__ import annotations
 
-import logging
-import os
 import threading
 import weakref
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from roleagent.agent_in_world.chroma_index import PAGE, ChromaIndex, damage_errors, database_errors
 from roleagent.agent_in_world.folder_lock import FolderLock
 from roleagent.agent_in_world.records import BankRecord, Catalogue, Neighbour, ReconcileReport
 from roleagent.errors import BankError
 from roleagent.types import Diagnosis, DiagnosisStatus
 
 if TYPE_CHECKING:
-    from chromadb.api.client import Client
-    from chromadb.api.models.Collection import Collection as ChromaCollection
-
     from roleagent.agent_in_world.embedding import Embedder
 
 FloatArray = NDArray[np.float32]
 
 _FORMAT = 1
-_PAGE = 256  # records written or read in one call
-_HNSW = {
-    "space": "cosine",
-    "ef_construction": 200,
-    "ef_search": 512,  # measured: no neighbour among the first 40 is missed in 4,000 vectors
-    "max_neighbors": 32,
-    "sync_threshold": 1_000_000_000,  # never write graph files; see the module's docstring
-}
 
 
 class FailureBank:
@@ -72,13 +54,14 @@ class FailureBank:
         self._embedder = embedder
         self._mutex = threading.RLock()
         self._unreadable = ""
+        self._closed = False
         self._handles = _Handles(FolderLock(self._folder / "bank.lock", f"the failure bank in {self._folder}"))
         weakref.finalize(self, self._handles.release)
         try:
             if fresh:
                 self._set_aside()
             self._connect()
-        except BankError:
+        except BaseException:
             self.close()
             raise
 
@@ -92,7 +75,7 @@ class FailureBank:
         """Release the database and the folder; a second call does nothing."""
         with self._mutex:
             self._handles.release()
-            self._unreadable = self._unreadable or "it is closed"
+            self._closed = True
 
     # -- writing -------------------------------------------------------------------------------------------------
 
@@ -120,8 +103,8 @@ class FailureBank:
     ) -> ReconcileReport:
         """Bring the bank in line with the committed diagnoses.
 
-        What is missing is added, what was never committed is removed. A bank that cannot be read, or that has lost
-        vectors, is set aside (`broken-<n>` beside it) and built anew.
+        What is missing is added, what was never committed is removed, what differs is replaced. A bank that cannot be
+        read, or that has lost vectors, is set aside (`broken-<n>` beside it) and built anew.
 
         Args:
             commits: (iteration, diagnoses) of every commit, oldest first; read once.
@@ -132,13 +115,13 @@ class FailureBank:
             committed.update({item.record_id: item for item in diagnoses if item.status is DiagnosisStatus.VALID})
         with self._mutex:
             moved_to = None
-            rebuilt = bool(self._unreadable) or not self._vectors_intact()
+            rebuilt = bool(self._unreadable) or not self._index.vectors_intact(self._embedder.dimension)
             if rebuilt:
                 self._handles.disconnect()
                 moved_to = self._set_aside()
                 self._connect()
                 self._require_readable()
-            extra = [record.record_id for record in self._catalogue if record.record_id not in committed]
+            extra = [record.record_id for record in self._catalogue if not _is_of(record, committed)]
             self._remove(extra)
             added = self._add(item for key, item in committed.items() if key not in self._catalogue)
             self._resolve(resolved or {})
@@ -204,7 +187,8 @@ class FailureBank:
             patterns = len(self._catalogue.patterns)
             width = min(patterns, max(16, 4 * k))
             while waiting and patterns:
-                hits = self._query(np.asarray(vectors)[waiting], width)
+                with self._failing("read"):
+                    hits = self._index.query(np.asarray(vectors)[waiting], width)
                 unfinished = []
                 for index, row in zip(waiting, hits, strict=True):
                     found[index] = self._catalogue.tasks(row, k, exclude=unwanted[index], floor=floor, salt=salt)
@@ -231,159 +215,75 @@ class FailureBank:
             if diagnosis.record_id not in self._catalogue:
                 records[diagnosis.record_id] = BankRecord.of(diagnosis)
         new = list(records.values())
-        for start in range(0, len(new), _PAGE):
-            self._write(new[start : start + _PAGE])
+        for start in range(0, len(new), PAGE):
+            self._write(new[start : start + PAGE])
         return len(new)
 
     def _write(self, records: Sequence[BankRecord]) -> None:
         vectors = self._embedder.embed([record.text for record in records])
-        fresh = {
-            record.pattern_id: (row, record.text)
-            for row, record in enumerate(records)
-            if record.pattern_id not in self._catalogue.patterns
-        }
+        known = self._catalogue.patterns
+        new_patterns = {record.pattern_id: row for row, record in enumerate(records) if record.pattern_id not in known}
         with self._failing("write"):
-            # Patterns first: a kill in between leaves a pattern without records, which `_load` removes, and never a
-            # record that cannot be found.
-            if fresh:
-                self._patterns.upsert(
-                    ids=list(fresh),
-                    embeddings=vectors[[row for row, _ in fresh.values()]],
-                    documents=[text for _, text in fresh.values()],
-                )
-            self._failures.upsert(
-                ids=[record.record_id for record in records],
-                embeddings=vectors,
-                documents=[record.text for record in records],
-                metadatas=[record.metadata() for record in records],
-            )
+            self._index.write(records, vectors, new_patterns)
         self._catalogue.put(records)
 
     def _remove(self, record_ids: Sequence[str]) -> None:
         with self._failing("write"):
-            for start in range(0, len(record_ids), _PAGE):
-                page = list(record_ids[start : start + _PAGE])
-                self._failures.delete(ids=page)
+            for start in range(0, len(record_ids), PAGE):
+                page = record_ids[start : start + PAGE]
+                self._index.delete_records(page)
                 orphans = self._catalogue.remove(page)
                 if orphans:
-                    self._patterns.delete(ids=orphans)
+                    self._index.delete_patterns(orphans)
 
     def _resolve(self, solved: Mapping[str, int]) -> int:
         changed = self._catalogue.resolvable(solved)
         with self._failing("write"):
-            for start in range(0, len(changed), _PAGE):
-                page = changed[start : start + _PAGE]
-                self._failures.update(
-                    ids=[record.record_id for record in page], metadatas=[{"resolved": True} for _ in page]
-                )
+            for start in range(0, len(changed), PAGE):
+                page = changed[start : start + PAGE]
+                self._index.rewrite(page)
                 self._catalogue.put(page)
         return len(changed)
 
-    def _query(self, vectors: FloatArray, width: int) -> list[list[tuple[str, float]]]:
-        """Return (pattern, similarity), most similar first, for each vector."""
-        with self._failing("read"):
-            answer = self._patterns.query(query_embeddings=vectors, n_results=width, include=["distances"])
-        distances = answer["distances"] or []
-        return [
-            [(pattern, min(max(1.0 - distance, -1.0), 1.0)) for pattern, distance in zip(ids, row, strict=True)]
-            for ids, row in zip(answer["ids"], distances, strict=True)
-        ]
-
     def _connect(self) -> None:
         """Open the database and read the catalogue; a database that cannot be read is noted, not raised."""
-        os.environ.setdefault("ANONYMIZED_TELEMETRY", "False")
-        logging.getLogger("chromadb").setLevel(logging.ERROR)
-        import chromadb
-        from chromadb.config import Settings
-
         self._unreadable = ""
         self._catalogue = Catalogue()
-        index = self._index()
-        try:
-            settings = Settings(anonymized_telemetry=False)
-            client = cast("Client", chromadb.PersistentClient(path=str(index), settings=settings))
-            self._handles.client = client
-            self._failures = self._collection(client, "failures")
-            self._patterns = self._collection(client, "patterns")
-            self._load()
-        except BankError:
-            raise
-        except _opening_errors() as error:
-            self._unreadable = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-
-    def _collection(self, client: Client, name: str) -> ChromaCollection:
-        from chromadb.errors import NotFoundError
-
-        wanted = {
+        identity: dict[str, str | int] = {
             "format": _FORMAT,
             "run_id": self._run_id,
             "embedding_model": self._embedder.name,
             "dimension": self._embedder.dimension,
         }
         try:
-            collection = client.get_collection(name, embedding_function=None)
-        except NotFoundError:
-            return client.create_collection(
-                name, embedding_function=None, metadata=wanted, configuration=cast("Any", {"hnsw": _HNSW})
-            )
-        found = collection.metadata or {}
-        for key, value in wanted.items():
-            if found.get(key) != value:
-                raise BankError(
-                    f"the failure bank in {self._folder} has {key} {found.get(key)!r}, not {value!r}; "
-                    "use the one that it was built with, or build it anew with `roleagent bank rebuild`"
-                )
-        return collection
+            self._index = ChromaIndex(self._index_folder(), identity)
+            self._handles.index = self._index
+            self._catalogue.put(self._index.records())
+            self._match_patterns()
+        except damage_errors() as error:
+            self._unreadable = " ".join(f"{type(error).__name__}: {error}".split())[:200]
 
-    def _load(self) -> None:
-        offset = 0
-        while True:
-            page = self._failures.get(include=["metadatas"], limit=4 * _PAGE, offset=offset)
-            metadatas = page["metadatas"] or []
-            self._catalogue.put(
-                BankRecord.from_metadata(key, metadata) for key, metadata in zip(page["ids"], metadatas, strict=True)
-            )
-            offset += len(page["ids"])
-            if len(page["ids"]) < 4 * _PAGE:
-                break
-        known = set(self._patterns.get(include=[])["ids"])
-        orphans = sorted(known - set(self._catalogue.patterns))
-        if orphans:
-            self._patterns.delete(ids=orphans)
-        missing = len(set(self._catalogue.patterns) - known)
-        if missing:
-            raise KeyError(f"{missing} patterns are missing")
-
-    def _vectors_intact(self) -> bool:
-        """Whether every vector can be read and is a unit vector: a lost graph answers queries without an error."""
-        try:
-            for collection in (self._failures, self._patterns):
-                total = collection.count()
-                for offset in range(0, total, 4 * _PAGE):
-                    page = collection.get(include=["embeddings"], limit=4 * _PAGE, offset=offset)
-                    vectors = np.asarray(page["embeddings"])
-                    if vectors.shape != (len(page["ids"]), self._embedder.dimension):
-                        return False
-                    if not np.allclose(np.linalg.norm(vectors, axis=1), 1.0, atol=1e-3):
-                        return False
-        except _opening_errors():
-            return False
-        return True
+    def _match_patterns(self) -> None:
+        """Drop patterns that a kill left without records; a record without its pattern is damage."""
+        stored, needed = self._index.pattern_ids(), set(self._catalogue.patterns)
+        if stored - needed:
+            self._index.delete_patterns(sorted(stored - needed))
+        if needed - stored:
+            raise KeyError(f"{len(needed - stored)} patterns are missing")
 
     def _set_aside(self) -> Path | None:
         """Move the database out of the way; return where it is, None if there was none."""
-        index = self._index()
+        index = self._index_folder()
         if not index.exists():
             return None
         target = self._folder / index.name.replace("index", "broken")
         index.rename(target)
         return target
 
-    def _index(self) -> Path:
+    def _index_folder(self) -> Path:
         """Return the database's folder, `index-<n>`; every rebuilt one gets a number of its own.
 
-        Chroma keeps a half-open system under the path of a database that it failed to open, for as long as the
-        process lives, so a path is not used again.
+        A path is not used again: see `ChromaIndex`.
         """
         numbers = {"index": 0, "broken": 0}
         for path in self._folder.iterdir():
@@ -393,6 +293,8 @@ class FailureBank:
         return self._folder / f"index-{max(numbers['index'], numbers['broken'] + 1)}"
 
     def _require_readable(self) -> None:
+        if self._closed:
+            raise BankError(f"the failure bank in {self._folder} is closed; open it again")
         if self._unreadable:
             raise BankError(
                 f"the failure bank in {self._folder} cannot be read ({self._unreadable}); "
@@ -404,7 +306,7 @@ class FailureBank:
         """Turn the database's errors into a BankError."""
         try:
             yield
-        except _database_errors() as error:
+        except database_errors() as error:
             reason = " ".join(str(error).split())[:200]
             raise BankError(
                 f"cannot {what} the failure bank in {self._folder}: {reason}; "
@@ -417,24 +319,19 @@ class _Handles:
     """What the bank holds of the system; released when it is closed or forgotten."""
 
     lock: FolderLock
-    client: Client | None = None
+    index: ChromaIndex | None = None
 
     def disconnect(self) -> None:
-        if self.client is not None:
-            self.client.close()
-            self.client = None
+        if self.index is not None:
+            self.index.close()
+            self.index = None
 
     def release(self) -> None:
         self.disconnect()
         self.lock.release()
 
 
-def _database_errors() -> tuple[type[Exception], ...]:
-    from chromadb.errors import ChromaError
-
-    return (ChromaError, OSError, ValueError, RuntimeError)
-
-
-def _opening_errors() -> tuple[type[Exception], ...]:
-    """What a damaged database raises when it is read: also whatever comes of records without their fields."""
-    return (*_database_errors(), KeyError, TypeError, AttributeError)
+def _is_of(record: BankRecord, committed: Mapping[str, Diagnosis]) -> bool:
+    """Whether a record is exactly what the commits say, but for the mark `resolved`."""
+    diagnosis = committed.get(record.record_id)
+    return diagnosis is not None and replace(record, resolved=False) == BankRecord.of(diagnosis)

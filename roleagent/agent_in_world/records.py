@@ -8,14 +8,18 @@ searched, and the tasks of a pattern are looked up here. Pure Python.
 from __future__ import annotations
 
 import hashlib
+import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from roleagent.seeding import derive
 from roleagent.types import Diagnosis
+
+_KEYS = ("environment", "task_id", "failure_type", "iteration", "policy_version", "critical_step", "resolved")
+_DETAILS = ("trajectory_id", "root_cause", "lesson", "retrieval_query")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +58,23 @@ class BankRecord:
 
     @classmethod
     def from_metadata(cls, record_id: str, metadata: Mapping[str, Any]) -> BankRecord:
-        """Return the record stored as `metadata`; raises KeyError when a field is missing."""
-        return cls(record_id=record_id, **{name: metadata[name] for name in cls.__slots__ if name != "record_id"})
+        """Return the record stored as `metadata`; raises KeyError or ValueError when it is damaged."""
+        details = json.loads(metadata["details"])
+        return cls(
+            record_id=record_id,
+            **{name: metadata[name] for name in _KEYS},
+            **{name: details[name] for name in _DETAILS},
+        )
 
     def metadata(self) -> dict[str, str | int | bool]:
-        """Return all fields but the id, as the flat mapping that the store keeps."""
-        fields: dict[str, str | int | bool] = asdict(self)
-        del fields["record_id"]
-        return fields
+        """Return all fields but the id as the flat mapping that the store keeps.
+
+        What one filters by are keys of their own; the rest is one JSON text, since a write to the store takes time in
+        proportion to the number of keys.
+        """
+        keys: dict[str, str | int | bool] = {name: getattr(self, name) for name in _KEYS}
+        keys["details"] = json.dumps({name: getattr(self, name) for name in _DETAILS})
+        return keys
 
     @property
     def text(self) -> str:

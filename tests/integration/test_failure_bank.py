@@ -209,6 +209,18 @@ def test_reconcile_adds_what_is_missing_and_drops_what_was_never_committed(tmp_p
         assert bank.search("repeated exploration: mistake number 20", k=10, floor=0.99) == []
 
 
+def test_reconcile_replaces_what_differs_from_the_commit(tmp_path: Path) -> None:
+    records = [distinct(i) for i in range(3)]
+    with FailureBank(tmp_path, RUN, HashEmbedder()) as bank:
+        bank.add([replace(records[0], retrieval_query="something else"), *records[1:]])
+        report = bank.reconcile(commits(records))
+        assert (report.records, report.added, report.removed) == (3, 1, 1)
+        assert bank.get(records[0].record_id).retrieval_query == "mistake number 0"  # type: ignore[union-attr]
+        assert bank.stats()["patterns"] == 3
+        bank.mark_resolved(["task-0001"], 9)
+        assert not bank.reconcile(commits(records)).changed  # the mark is no difference
+
+
 def test_a_rebuilt_bank_answers_like_the_one_that_grew(tmp_path: Path, embedder: TextEmbedder) -> None:
     batches = [[diagnosis(8 * n + i, task=(5 * n + i) % 13, iteration=n + 1) for i in range(8)] for n in range(5)]
     queries = embedder.embed(["looks twice into the same drawer", "closed fridge", "took the wrong thing"])

@@ -53,8 +53,14 @@ def test_a_record_is_the_diagnosis_and_survives_as_metadata() -> None:
     assert made.record_id == diagnosis.record_id
     assert made.text == "wrong object: q"
     assert BankRecord.from_metadata(made.record_id, made.metadata()) == made
+    assert set(made.metadata()) == {
+        *("environment", "task_id", "failure_type", "iteration", "policy_version", "critical_step", "resolved"),
+        "details",
+    }
     with pytest.raises(KeyError):
         BankRecord.from_metadata("r", {"task_id": "x"})
+    with pytest.raises(ValueError, match="Expecting"):
+        BankRecord.from_metadata("r", {**made.metadata(), "details": "{"})
 
 
 def test_recent_failures_come_first_and_each_task_once() -> None:
