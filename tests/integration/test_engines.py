@@ -217,6 +217,28 @@ def test_update_and_snapshot(make: Callable[[Any], Engine]) -> None:
     _check(first, engine.extend(engine.open(1, 10), prompt), prompt)
 
 
+def test_weights_of_a_file_and_of_another_model(make: Callable[[Any], Engine]) -> None:
+    """A file holds tied weights once. What is not a state of the model is refused."""
+    model, other = _llama(), _llama()
+    with torch.no_grad():
+        other.model.embed_tokens.weight.mul_(0.5)
+    engine = make(model)
+    state = {name: tensor.clone() for name, tensor in other.state_dict().items() if name != "lm_head.weight"}
+    engine.load_weights(state)
+    _check(other, engine.extend(engine.open(1, 10), [[5, 6, 7]]), [[5, 6, 7]])
+    del state["model.layers.1.mlp.up_proj.weight"]
+    with pytest.raises(PolicyError, match=r"model\.layers\.1\.mlp\.up_proj\.weight"):
+        engine.load_weights(state)
+
+
+def test_the_learners_mode_is_put_back(make: Callable[[Any], Engine]) -> None:
+    model = _llama(attention_dropout=0.9).train()
+    engine = make(model)
+    logits = engine.extend(engine.open(1, 10), [[5, 6, 7]])
+    assert model.training
+    _check(model.eval(), logits, [[5, 6, 7]])
+
+
 def test_limits(make: Callable[[Any], Engine]) -> None:
     engine = make(_llama())
     with pytest.raises(PolicyError, match="1025 tokens"):

@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
+from roleagent.errors import PolicyError
 from roleagent.policy.engines.cache import SlotCache, causal_bias
 from roleagent.policy.model import context_length
 
@@ -136,7 +137,10 @@ class LlamaEngine:
         """Copy and fold the weights of a model or state dict of the same shape; open slots are dropped."""
         state = weights.state_dict() if isinstance(weights, nn.Module) else weights
         self._cache.clear()
-        self._weights = _fold(state, self._shape)
+        try:
+            self._weights = _fold(state, self._shape)
+        except KeyError as error:
+            raise PolicyError(f"the weights are not those of this model: {error} is in only one of them") from error
 
     def snapshot(self) -> LlamaEngine:
         """An engine without slots on the present weights; they are shared, since nothing ever writes to them."""

@@ -83,7 +83,12 @@ class TransformersEngine:
         if weights is self._model:
             return
         state = weights.state_dict() if isinstance(weights, nn.Module) else weights
-        self._model.load_state_dict(dict(state), strict=not isinstance(weights, Mapping))
+        result = self._model.load_state_dict(dict(state), strict=False)
+        # A state dict from a safetensors file has tied weights once.
+        missing = set(result.missing_keys) - set(getattr(self._model, "_tied_weights_keys", None) or ())
+        if missing or result.unexpected_keys:
+            example = sorted(missing or result.unexpected_keys)[0]
+            raise PolicyError(f"the weights are not those of this model: '{example}' is in only one of them")
 
     def snapshot(self) -> TransformersEngine:
         """An engine on a deep copy of the model."""
@@ -116,11 +121,13 @@ class TransformersEngine:
         if self._keeps_logits:
             inputs["logits_to_keep"] = 1
         training = self._model.training
-        self._model.train(False)
+        if training:  # dropout must not act; the learner's mode is put back
+            self._model.train(False)
         try:
             logits: Tensor = self._model(**inputs).logits[:, -1].float()
         finally:
-            self._model.train(training)
+            if training:
+                self._model.train(True)
         self._cache.commit(rows, counts)
         return logits[torch.from_numpy(rows).to(logits.device)]
 
