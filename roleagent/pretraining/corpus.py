@@ -71,6 +71,7 @@ class CorpusSettings:
     habits: Mapping[str, float] | None = None  #: failure type -> probability of that mistake when there is occasion
     habits_from: int = 0  #: the agent's demonstrations before this index are the pure expert's
     environment_share: float = 0.2  #: share of examples in the environment role
+    decision_weight: float = 1.0  #: weight of a turn's first two words, in which it decides what to do
     observation_weight: float = 0.3  #: weight of the environment's own tokens: they teach the world model
     prediction_weight: float = 0.5  #: weight of predictions: much of what they say cannot be known beforehand
     aftermath_weight: float = 0.3  #: weight of the demonstrator's turns after its mistake
@@ -106,7 +107,9 @@ def agent_example(demo: Demonstration, encoder: Encoder, settings: CorpusSetting
         chosen, foreseen = encoder.turn(decision), encoder.turn(_predictions(decision, step, predictions))
         weight = 1.0 if t < critical else settings.aftermath_weight
         ids += [*chosen, *foreseen]
-        weights += [0.0 if step.slip else weight] * len(chosen) + [settings.prediction_weight * weight] * len(foreseen)
+        decided = [weight] + [settings.decision_weight * weight] * 2 + [weight] * (len(chosen) - 3)
+        weights += [0.0] * len(chosen) if step.slip else decided
+        weights += [settings.prediction_weight * weight] * len(foreseen)
         if t + 1 < len(demo.steps):
             context = encoder.observation(step.next_state)
             ids += context
