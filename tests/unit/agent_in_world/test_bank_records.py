@@ -75,6 +75,8 @@ def test_recent_failures_come_first_and_each_task_once() -> None:
     found = made.tasks(hits, 5, exclude=(), floor=0.0, salt=0)
     assert [(item.task_id, item.record.record_id) for item in found[:1]] == [("a", "r003")]
     assert {item.task_id for item in found[1:]} == {"b", "c"}
+    for salt in range(20):
+        assert made.tasks(hits, 1, exclude=(), floor=0.0, salt=salt)[0].task_id == "a"
     assert [item.task_id for item in made.tasks(hits, 5, exclude={"a"}, floor=0, salt=0)] in (["b", "c"], ["c", "b"])
     assert made.tasks(hits, 5, exclude=(), floor=0.91, salt=0) == []
 
@@ -110,6 +112,8 @@ def test_resolution_touches_only_failures_up_to_the_mastery() -> None:
     assert changed == [replace(record(1, task="a", iteration=1), resolved=True)]
     made.put(changed)
     assert made.resolvable({"a": 3}) == []
+    assert made.resolvable({"b": 0}) == []
+    assert [item.task_id for item in made.resolvable({"b": 1})] == ["b"]  # mastered in the very iteration it failed in
     assert made.stats()["resolved"] == 1
 
 

@@ -255,6 +255,18 @@ def test_fault_3_the_state_survives_a_resume_exactly() -> None:
     assert resumed.probabilities().tolist() == straight.probabilities().tolist()
 
 
+def test_a_state_saved_in_the_middle_of_an_iteration_is_complete() -> None:
+    made = distribution(5, {1: 0.9})
+    made.observe({"task-001": 0.5})
+    made.add_relevance({"task-002": 0.7})
+    resumed = TaskDistribution(pool(5), config())
+    resumed.load_state_dict(json.loads(json.dumps(made.state_dict())))
+    made.end_iteration()
+    resumed.end_iteration()
+    assert resumed.relevance == made.relevance == {"task-001": pytest.approx(0.81), "task-002": 0.7}
+    assert resumed.state_dict() == made.state_dict()
+
+
 # -- relevance and success -------------------------------------------------------------------------------------------
 
 
