@@ -1,9 +1,9 @@
 """Episodes as MLflow traces.
 
-An episode is an AGENT span; each step has a CHAT_MODEL span (state -> reasoning, action, predictions) and a TOOL
-span (action -> observation, reward), with every prediction beside what happened. A diagnosis is a RETRIEVER span
-at the end (its query) and an assessment of the trace. Trace ids are hashes of (run, trajectory): a repeat
-finds the trace and writes nothing.
+An episode is an AGENT span, in error when it failed. Each step has a CHAT_MODEL span (state -> reasoning, action,
+predictions) and a TOOL span (action -> observation, reward), with every prediction beside what happened. A diagnosis is
+a RETRIEVER span at the end (its query) and an assessment of the trace. Trace ids are hashes of (run, trajectory): a
+repeat finds the trace and writes nothing.
 
 An episode's record keeps no clock, so a trace's time axis counts tokens: 1 ms a generated token for the model's
 spans, 1 ms for the environment's.
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _MILLISECOND = 1_000_000
 _PREVIEW = 300
+_NAME = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,7 @@ def episode_spans(trajectory: Trajectory, diagnosis: Diagnosis | None = None) ->
             "sample_index": trajectory.sample_index,
             "clock": "1 ms a generated token",
         },
+        ok=trajectory.success,
     )
     return [root, *children]
 
@@ -114,7 +116,7 @@ def _model_span(step: Step, states: tuple[str, ...], start: int, end: int) -> Sp
 
 def _environment_span(step: Step, after: str, start: int, end: int) -> SpanRecord:
     return SpanRecord(
-        name=f"environment {step.index}",
+        name=step.action.strip()[:_NAME] or "no action",
         kind="TOOL",
         parent=0,
         start=start,
@@ -198,7 +200,7 @@ def to_mlflow(
         trace_id=identifier,
         trace_location=TraceLocation.from_experiment_id(experiment_id),
         request_time=started_ms,
-        state=TraceState.OK,
+        state=TraceState.OK if trajectory.success else TraceState.ERROR,
         request_preview=trajectory.goal[:_PREVIEW],
         response_preview=f"{outcome} after {len(trajectory.steps)} steps",
         execution_duration=spans[0].end,

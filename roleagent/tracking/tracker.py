@@ -34,6 +34,7 @@ _MARKER = "iteration"
 _MAX_METRICS = 1000  # MLflow's limit of one batch
 _MAX_PARAMS = 100
 _MAX_VALUE = 5000
+_KIND = {"mlflow.experimentKind": "custom_model_development"}  # the web interface opens on runs, not on traces
 _BAD_KEY = re.compile(r"[^A-Za-z0-9_\-. :/]")
 
 
@@ -313,7 +314,7 @@ class Tracker:
         if experiment is None:
             place = f"{self._backend.artifacts}/{name}" if self._backend.artifacts else None
             try:
-                return str(self._client.create_experiment(name, artifact_location=place))
+                return str(self._client.create_experiment(name, artifact_location=place, tags=_KIND))
             except MlflowException as error:
                 if error.error_code != "RESOURCE_ALREADY_EXISTS":
                     raise

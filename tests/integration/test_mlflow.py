@@ -148,6 +148,7 @@ def check_traces(uri: str, home: Path) -> None:
     assert {a.name: a.feedback.value for a in failed.info.assessments} == {"success": False, "failure_type": "loops"}
     assert failed.info.token_usage["output_tokens"] == 4
     assert failed.info.tags["roleagent.success"] == "false"
+    assert (traces[ids[0]].info.state.value, failed.info.state.value) == ("OK", "ERROR")
 
 
 def test_traces_in_a_database(local: Path, local_uri: str) -> None:

@@ -56,6 +56,9 @@ def test_spans_of_an_episode() -> None:
     assert children[2].outputs["predictions"][1] == {"horizon": 2, "predicted": "p22", "happened": None}
     assert children[1].outputs == {"observation": "s2", "reward": 0.0, "valid_action": True}
     assert [span.ok for span in children] == [True, True, True, False]
+    assert [span.name for span in children] == ["turn 1", "a1", "turn 2", "a2"]
+    assert not root.ok  # the episode failed
+    assert episode_spans(episode(success=True))[0].ok
     assert root.outputs["stop_reason"] == "max_steps"
 
 
