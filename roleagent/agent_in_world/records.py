@@ -88,7 +88,9 @@ class BankRecord:
 
 
 def pattern_text(failure_type: str, retrieval_query: str) -> str:
-    """Return what is embedded of a failure."""
+    """Return what is embedded of a failure: type and query; the query alone if it begins with the type."""
+    if retrieval_query.casefold().startswith(failure_type):
+        return retrieval_query
     return f"{failure_type}: {retrieval_query}"
 
 

@@ -52,6 +52,7 @@ def test_a_record_is_the_diagnosis_and_survives_as_metadata() -> None:
     made = BankRecord.of(diagnosis)
     assert made.record_id == diagnosis.record_id
     assert made.text == "wrong object: q"
+    assert replace(made, retrieval_query="Wrong object: a pen").text == "Wrong object: a pen"
     assert BankRecord.from_metadata(made.record_id, made.metadata()) == made
     assert set(made.metadata()) == {
         *("environment", "task_id", "failure_type", "iteration", "policy_version", "critical_step", "resolved"),
