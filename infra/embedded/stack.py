@@ -24,6 +24,7 @@ import psutil
 from infra.embedded import processes, zombies
 from infra.embedded.processes import HOST, StackError
 from infra.embedded.s3 import EmbeddedS3, EmbeddedS3Error
+from roleagent.loop.home import home as roleagent_home
 
 BUCKET = "roleagent"
 POOL = "cpu"
@@ -58,17 +59,12 @@ class ServiceStatus:
     memory_mb: float  #: resident memory of it and its descendants
 
 
-def home_folder() -> Path:
-    """ROLEAGENT_HOME or `.roleagent`, absolute."""
-    return Path(os.environ.get("ROLEAGENT_HOME") or ".roleagent").absolute()
-
-
 class Stack:
     """The stack of one home folder."""
 
     def __init__(self, home: Path | None = None, project: Path | None = None) -> None:
         """Name the home folder (ROLEAGENT_HOME by default) and the project's root, where prefect.yaml lies."""
-        self.home = home or home_folder()
+        self.home = home or roleagent_home()
         self.folder = self.home / "stack"
         self.project = project or Path(__file__).parents[2]
         self._ports = self._saved_ports()

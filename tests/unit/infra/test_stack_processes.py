@@ -128,7 +128,8 @@ def test_deployments_start_the_quickstart_preset() -> None:
     for deployment, name in ((train, "quickstart"), (nightly, "nightly")):
         config = parse_config(deployment["parameters"]["config"])
         assert config.storage.uri == "s3://roleagent/store"
-        assert config == quickstart.model_copy(update={"storage": config.storage, "name": name})
+        expected = quickstart.model_copy(update={"storage": config.storage, "name": name})
+        assert config == expected, "prefect.yaml repeats the preset quickstart: change both"
         module, function = deployment["entrypoint"].split(":")
         assert f"def {function}(" in (ROOT / module).read_text(encoding="utf-8")
 
