@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,11 +14,11 @@ if TYPE_CHECKING:
 
 def run_pretraining(console: Console, output: Path, *, steps: int | None, seed: int) -> None:
     """Train the small policy, showing loss and time left; a log of the losses is kept beside the checkpoint."""
-    from roleagent.pretraining.train import PretrainSettings, pretrain
+    from roleagent.pretraining.recipe import quickstart
+    from roleagent.pretraining.train import pretrain
 
-    settings = replace(PretrainSettings(), seed=seed)
-    if steps is not None:
-        settings = replace(settings, steps=steps)
+    settings = quickstart(seed)
+    last = min(steps or settings.steps, settings.steps)
     output.mkdir(parents=True, exist_ok=True)
     first: list[dict[str, float]] = []
 
@@ -27,14 +26,14 @@ def run_pretraining(console: Console, output: Path, *, steps: int | None, seed: 
         first.append(row)
         done = row["step"] - first[0]["step"]
         pace = (row["seconds"] - first[0]["seconds"]) / done if done else 0.0
-        left = pace * (settings.steps - row["step"])
+        left = pace * (last - row["step"])
         console.print(
-            f"step {row['step']:>6.0f}/{settings.steps}  loss {row['loss']:.4f}  tokens {row['tokens'] / 1e6:.2f} M"
+            f"step {row['step']:>6.0f}/{last}  loss {row['loss']:.4f}  tokens {row['tokens'] / 1e6:.2f} M"
             f"  left {clock(left)}",
             highlight=False,
         )
         with (output / "log.jsonl").open("a", encoding="utf-8") as log:
             log.write(json.dumps(row) + "\n")
 
-    pretrain(settings, output, report)
+    pretrain(settings, output, report, limit=steps)
     console.print(f"The policy is in {output / 'policy'}", highlight=False)

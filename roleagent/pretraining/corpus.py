@@ -67,7 +67,6 @@ class CorpusSettings:
     level: str = "small"
     max_steps: int = 20
     horizon: int = 1
-    max_length: int = 1536  #: longer examples are left out
     habits: Mapping[str, float] | None = None  #: failure type -> probability of that mistake when there is occasion
     habits_from: int = 0  #: the agent's demonstrations before this index are the pure expert's
     environment_share: float = 0.2  #: share of examples in the environment role
@@ -75,6 +74,7 @@ class CorpusSettings:
     observation_weight: float = 0.3  #: weight of the environment's own tokens: they teach the world model
     prediction_weight: float = 0.5  #: weight of predictions: much of what they say cannot be known beforehand
     aftermath_weight: float = 0.3  #: weight of the demonstrator's turns after its mistake
+    oracle: bool = False  #: predictions are the true next states, also where these could not be known
     slips: float = 0.06  #: probability of a random action, which is not imitated, in place of the intended one
 
 
@@ -100,9 +100,9 @@ def agent_example(demo: Demonstration, encoder: Encoder, settings: CorpusSetting
     ids = list(encoder.tokenizer.opening(None, first_user_text(demo.goal, demo.steps[0].state)))
     weights = [0.0] * len(ids)
     critical = demo.label.critical_step if demo.label else len(demo.steps)
-    states = [step.next_state for step in demo.steps]
+    foreseen_states = [step.next_state if settings.oracle else step.prediction for step in demo.steps]
     for t, step in enumerate(demo.steps):
-        predictions = states[t : t + settings.horizon]
+        predictions = foreseen_states[t : t + settings.horizon]
         decision = render_turn(step.reasoning, step.action, [])
         chosen, foreseen = encoder.turn(decision), encoder.turn(_predictions(decision, step, predictions))
         weight = 1.0 if t < critical else settings.aftermath_weight
@@ -151,14 +151,14 @@ def example(index: int, encoder: Encoder, settings: CorpusSettings, seed: int) -
 
 
 def examples(
-    start: int, tokenizer: PolicyTokenizer, settings: CorpusSettings, seed: int
+    start: int, tokenizer: PolicyTokenizer, settings: CorpusSettings, seed: int, max_length: int
 ) -> Iterator[tuple[int, Example]]:
     """Yield (index, example) from index `start` on, without those that are too long."""
     encoder = Encoder(tokenizer)
     index = start
     while True:
         item = example(index, encoder, settings, seed)
-        if len(item.ids) <= settings.max_length:
+        if len(item.ids) <= max_length:
             yield index, item
         index += 1
 

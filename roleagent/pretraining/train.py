@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,19 +23,28 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class Stage:
+    """A part of the training: what is learned, for how many steps, and how the learning rates go meanwhile."""
+
+    corpus: CorpusSettings
+    steps: int
+    begin: float = 1.0  #: factor on the learning rates at the stage's first step; linear in between
+    end: float = 1.0  #: factor that its last step approaches
+
+
+@dataclass(frozen=True, slots=True)
 class PretrainSettings:
     """The recipe."""
 
-    corpus: CorpusSettings = field(default_factory=CorpusSettings)
+    stages: tuple[Stage, ...]
     seed: int = 0
-    steps: int = 3500
     batch_tokens: int = 4096  #: tokens, padding included, of an optimizer step
     muon_learning_rate: float = 0.02
     adam_learning_rate: float = 3e-3
     weight_decay: float = 0.01
     warmup_steps: int = 100
-    decay_share: float = 0.6  #: the last share of the steps decays linearly to zero
     max_grad_norm: float = 1.0
+    max_length: int = 1536  #: longer examples are left out
     vocabulary: int = 1024
     tokenizer_texts: int = 4000
     width: int = 128
@@ -43,25 +52,37 @@ class PretrainSettings:
     heads: int = 4
     kv_heads: int = 2
     intermediate: int = 512
-    checkpoint_seconds: float = 120.0
+    checkpoint_seconds: float = 60.0
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps of all stages."""
+        return sum(stage.steps for stage in self.stages)
+
+    def stage(self, step: int) -> tuple[Stage, int]:
+        """Return the stage of a 0-based step and the step's number in it."""
+        for stage in self.stages:
+            if step < stage.steps:
+                return stage, step
+            step -= stage.steps
+        return self.stages[-1], self.stages[-1].steps
 
 
 def learning_rate_factor(step: int, settings: PretrainSettings) -> float:
-    """Return the factor on both learning rates at 0-based `step`: linear up, flat, linear down to zero."""
-    up = min(1.0, (step + 1) / max(1, settings.warmup_steps))
-    down = (settings.steps - step) / max(1.0, settings.decay_share * settings.steps)
-    return max(0.0, min(up, down, 1.0))
+    """Return the factor on both learning rates at 0-based `step`: a warm-up, and a line in each stage."""
+    stage, within = settings.stage(step)
+    line = stage.begin + (stage.end - stage.begin) * within / max(1, stage.steps)
+    return max(0.0, line * min(1.0, (step + 1) / max(1, settings.warmup_steps)))
 
 
 def batches(
-    start: int, take: Iterator[tuple[int, Example]], batch_tokens: int, window: int = 256
+    take: Iterator[tuple[int, Example]], batch_tokens: int, window: int = 256
 ) -> Iterator[tuple[int, list[Example]]]:
     """Yield (next index, batch): a window of examples is sorted by length and cut into batches of similar lengths.
 
     The batches of a window are yielded in an order that does not depend on length, so that the loss is not
     periodic. `next index` is where a resumed run starts its stream again; it moves on when a window is done.
     """
-    del start
     while True:
         indexed = [next(take) for _ in range(window)]
         after = indexed[-1][0] + 1
@@ -118,7 +139,7 @@ def pretrain(
     settings: PretrainSettings,
     folder: Path,
     report: Callable[[dict[str, float]], None],
-    start_from: Path | None = None,
+    limit: int | None = None,
 ) -> Policy:
     """Train a policy, or go on from `folder`'s checkpoint; return it. Its weights are saved in `folder/policy`.
 
@@ -126,41 +147,43 @@ def pretrain(
         settings: the recipe; a checkpoint made with another one is refused.
         folder: where the checkpoint, the log and the finished policy go.
         report: called every 20 steps with step, loss, tokens, seconds.
-        start_from: a policy folder to start from instead of random weights (a second stage).
+        limit: stop after this many optimizer steps in all; the same command without it goes on.
     """
     import torch
 
-    from roleagent.policy.model import Policy, load_policy
+    from roleagent.policy.model import Policy
     from roleagent.policy.small import build_small_model, build_small_tokenizer
     from roleagent.policy.tokens import PolicyTokenizer
 
     folder.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(settings.seed)
-    if start_from is not None:
-        policy = load_policy(str(start_from), dtype="float32", device="cpu")
-    else:
-        words = texts(settings.corpus, settings.seed, settings.tokenizer_texts, demonstration_texts)
-        tokenizer = build_small_tokenizer(words, settings.vocabulary)
-        small = build_small_model(
-            len(tokenizer),
-            width=settings.width,
-            layers=settings.layers,
-            heads=settings.heads,
-            kv_heads=settings.kv_heads,
-            intermediate=settings.intermediate,
-            max_context=settings.corpus.max_length,
-            seed=settings.seed,
-        )
-        policy = Policy(small, PolicyTokenizer(tokenizer), str(folder), settings.corpus.max_length)
+    words = texts(settings.stages[0].corpus, settings.seed, settings.tokenizer_texts, demonstration_texts)
+    tokenizer = build_small_tokenizer(words, settings.vocabulary)
+    small = build_small_model(
+        len(tokenizer),
+        width=settings.width,
+        layers=settings.layers,
+        heads=settings.heads,
+        kv_heads=settings.kv_heads,
+        intermediate=settings.intermediate,
+        max_context=settings.max_length,
+        seed=settings.seed,
+    )
+    policy = Policy(small, PolicyTokenizer(tokenizer), str(folder), settings.max_length)
     model = policy.model
     model.train()
     optimizers = build_optimizers(model, settings)
     step, index, tokens = _load(folder, settings, model, optimizers)
-    stream = batches(index, examples(index, policy.tokenizer, settings.corpus, settings.seed), settings.batch_tokens)
+    stage, _ = settings.stage(step)
+    stream = _stream(index, policy, stage, settings)
     began = saved = time.monotonic()
     losses: list[float] = []
     resumable = index
-    while step < settings.steps:
+    last = settings.steps if limit is None else min(limit, settings.steps)
+    while step < last:
+        if settings.stage(step)[0] is not stage:
+            stage, _ = settings.stage(step)
+            stream = _stream(resumable, policy, stage, settings)
         after, batch = next(stream)
         factor = learning_rate_factor(step, settings)
         for optimizer, rate in zip(optimizers, (settings.muon_learning_rate, settings.adam_learning_rate), strict=True):
@@ -177,7 +200,7 @@ def pretrain(
         losses.append(float(loss.detach()))
         if after >= 0:
             resumable = after
-        if step % 20 == 0 or step == settings.steps:
+        if step % 20 == 0 or step == last:
             report(
                 {
                     "step": step,
@@ -187,11 +210,18 @@ def pretrain(
                 }
             )
             losses.clear()
-        if time.monotonic() - saved > settings.checkpoint_seconds or step == settings.steps:
+        if time.monotonic() - saved > settings.checkpoint_seconds or step == last:
             _save(folder, settings, policy, optimizers, step, resumable, tokens)
             saved = time.monotonic()
     model.train(False)
     return policy
+
+
+def _stream(
+    index: int, policy: Policy, stage: Stage, settings: PretrainSettings
+) -> Iterator[tuple[int, list[Example]]]:
+    take = examples(index, policy.tokenizer, stage.corpus, settings.seed, settings.max_length)
+    return batches(take, settings.batch_tokens)
 
 
 def _tensors(optimizers: list[torch.optim.Optimizer]) -> dict[str, torch.Tensor]:

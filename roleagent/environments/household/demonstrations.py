@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from roleagent.environments.household.engine import Game, apply, is_won, room_text
+from roleagent.environments.household.engine import NOTHING_HAPPENS, Game, apply, is_won, listing, room_text
 from roleagent.environments.household.expert import Expert
 from roleagent.environments.household.failures import MISTAKES, Label, Occasion, Script, task_phrase
 from roleagent.environments.household.generator import Draws, generate, parse_task_id, task_type_of
@@ -38,6 +38,7 @@ class DemonstrationStep(NamedTuple):
     next_state: str
     valid: bool
     slip: bool = False  #: a random action in place of the intended one: not to be imitated, but to recover from
+    prediction: str = ""  #: what the demonstrator expected: s_{t+1} as far as it could be known, else a guess
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,7 @@ def play(
     waiting = [name for name in MISTAKES if habits.get(name, 0.0) > 0.0]
     draws = Draws("demonstration", seed, task.task_id) if waiting else None
     accidents = Draws("slips", seed, task.task_id) if slips > 0 else None
+    guesses = Draws("guesses", seed, task.task_id)
     state, text = game.start, room_text(game)
     expert = Expert(game.goal_text, text)
     script: Script | None = None
@@ -107,8 +109,9 @@ def play(
         if slip and accidents is not None:
             action = _slip(game, accidents)
         state, answer, valid = apply(game, state, action)
+        prediction = _expectation(game, expert, action, answer, guesses)
         expert.observe(action, answer)
-        steps.append(DemonstrationStep(text, reasoning, action, answer, valid, slip))
+        steps.append(DemonstrationStep(text, reasoning, action, answer, valid, slip, prediction))
         text = answer
         success = is_won(game, state)
     label = None
@@ -121,6 +124,31 @@ def play(
             retrieval_query=f"{script.failure_type}: {task_phrase(expert)}",
         )
     return Demonstration(task, game.goal_text, tuple(steps), success, label)
+
+
+def _expectation(game: Game, expert: Expert, action: str, answer: str, draws: Draws) -> str:
+    """Return what the demonstrator can expect of an action.
+
+    What lies where it has not looked is guessed, independently of the truth: a prediction that knew the answer would
+    teach a policy to read its own predictions in place of what it sees.
+    """
+    place = ""
+    if action.startswith("go to "):
+        place = action.removeprefix("go to ")
+        if answer == NOTHING_HAPPENS:
+            answer = f"You arrive at {place}. On the {place}, you see nothing."
+    elif action.startswith("open "):
+        place = action.removeprefix("open ")
+    elif answer == NOTHING_HAPPENS and action.startswith("take "):
+        thing, _, where = action.removeprefix("take ").partition(" from ")
+        answer = f"You pick up the {thing} from the {where}."
+    if not place or place in expert.memory.searched or ", you see " not in answer:
+        return answer
+    kind = next((r.kind for r in game.receptacles if r.name == place), "")
+    kinds = sorted(game.can_contain.get(kind, ()))
+    count = draws.pick((0, 0, 1, 1, 2)) if kinds else 0
+    names = sorted({f"{draws.pick(kinds).lower()} {draws.pick((1, 1, 2))}" for _ in range(count)}, reverse=True)
+    return f"{answer.partition(', you see ')[0]}, you see {listing(names)}."
 
 
 def _slip(game: Game, draws: Draws) -> str:
