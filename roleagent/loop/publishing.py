@@ -33,33 +33,46 @@ def row(worker: Worker, n: int) -> dict[str, Any]:
         seconds = {key.removeprefix("seconds/"): value for key, value in metrics.items() if key.startswith("seconds/")}
         return {**metrics, "iteration": n, "failure_types": record["failure_types"], "phase_seconds": seconds}
 
-    return worker.history.setdefault(n, read())
+    if n not in worker.history:
+        worker.history[n] = read()
+    return worker.history[n]
 
 
 def publish(worker: Worker, n: int, metrics: Mapping[str, float]) -> float:
     """Index the failures of iteration n, log it to MLflow, prune checkpoints; return the seconds that it took."""
     with Stopwatch() as watch:
-        if worker.config.agent_in_world.enabled and n > 0:
-            worker.bank.add(worker.diagnoses(n))
-            solved = worker.curriculum(n).solved
-            worker.bank.mark_resolved([task_id for task_id, when in solved.items() if when == n], n)
-        tracker = worker.tracker
-        if n == 0:
-            tracker.log_datasets({split: worker.environment.tasks(split) for split in ("train", "heldout")})
-        tracker.log_iteration(n, row(worker, n))
-        tracker.set_checkpoint(n, worker.store.checkpoint_uri(worker.run_id, n))
-        if n > 0 and tracker.wants_traces(n):
-            tracker.log_traces(worker.trajectories(n), {d.trajectory_id: d for d in worker.diagnoses(n)})
-        prune(worker.store.store, worker.run_id, worker.config.storage.keep_checkpoints, best_iteration(worker))
+        _publish(worker, n)
         worker.forget(before=n)
     return watch.seconds
 
 
 def republish(worker: Worker, n: int) -> None:
-    """Catch up with the publication of every commit up to n: a crash may have come between."""
+    """Catch up with the publication of every commit up to n: a crash may have come between.
+
+    Numbers and failures of all commits are compared; what else is published of an iteration, only of the last one: the
+    one before it was through when it began.
+    """
     worker.tracker.sync(history(worker))
     if worker.config.agent_in_world.enabled:
         worker.open_bank()
+    _publish(worker, n)
+
+
+def _publish(worker: Worker, n: int) -> None:
+    """Publish iteration n; a repeat changes nothing."""
+    enabled = worker.config.agent_in_world.enabled and n > 0
+    if enabled:
+        worker.bank.add(worker.diagnoses(n))
+        solved = worker.curriculum(n).solved
+        worker.bank.mark_resolved([task_id for task_id, when in solved.items() if when == n], n)
+    tracker = worker.tracker
+    if n == 0:
+        tracker.log_datasets({split: worker.environment.tasks(split) for split in ("train", "heldout")})
+    tracker.log_iteration(n, row(worker, n))
+    tracker.set_checkpoint(n, worker.store.checkpoint_uri(worker.run_id, n))
+    if n > 0 and tracker.wants_traces(n):
+        diagnoses = worker.diagnoses(n) if enabled else []
+        tracker.log_traces(worker.trajectories(n), {diagnosis.trajectory_id: diagnosis for diagnosis in diagnoses})
     prune(worker.store.store, worker.run_id, worker.config.storage.keep_checkpoints, best_iteration(worker))
 
 
