@@ -6,24 +6,39 @@ The command line finds these functions as entry points, so that the library belo
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+from flows.local_server import local_server
 from roleagent.config import TrainConfig
 from roleagent.errors import ConfigError
+from roleagent.loop import runs
 from roleagent.loop.home import home
+from roleagent.loop.servers import server_answers
 
-# A server named by the user is used as it is; otherwise Prefect starts one of its own for the time of the flow.
 _DEFAULTS = {
     "DO_NOT_TRACK": "1",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "180",  # 20 s are too few on a busy machine
     "PREFECT_LOGGING_LEVEL": "ERROR",  # progress is drawn by the command line
     "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
 }
+# Nobody looks at a server that lives as long as a run: it keeps no logs, and no schedules.
+_LOCAL = {
+    "PREFECT_LOGGING_TO_API_ENABLED": "false",
+    "PREFECT_SERVER_LOGGING_LEVEL": "ERROR",
+}
 
 
-def settle() -> None:
-    """Set defaults for what the user's environment leaves open. To be called before Prefect is imported."""
+@contextmanager
+def prefect_server() -> Iterator[None]:
+    """Set up Prefect for flows of this process: the server of PREFECT_API_URL, or one for the time of the block.
+
+    To be entered before Prefect is imported. What the user's environment sets is kept.
+
+    Raises:
+        ConfigError: the server of PREFECT_API_URL does not answer, or the home folder cannot be written.
+    """
     for name, value in _DEFAULTS.items():
         os.environ.setdefault(name, value)
     if "PREFECT_HOME" not in os.environ:
@@ -35,11 +50,29 @@ def settle() -> None:
                 f"cannot make {folder}: {error.strerror}; set ROLEAGENT_HOME to a writable folder"
             ) from error
         os.environ["PREFECT_HOME"] = str(folder)
+    if os.environ.get("PREFECT_API_URL"):
+        server_answers("PREFECT_API_URL")
+        yield
+        return
+    for name, value in _LOCAL.items():
+        os.environ.setdefault(name, value)
+    with local_server(home() / "logs" / "prefect-server.log") as address:
+        os.environ["PREFECT_API_URL"] = address
+        try:
+            yield
+        finally:
+            del os.environ["PREFECT_API_URL"]
 
 
 def train(config: TrainConfig, run_id: str = "") -> dict[str, Any]:
-    """Run the training flow and return its summary."""
-    settle()
-    from flows.train import train as flow
+    """Run the training flow and return its summary.
 
-    return flow(config, run_id)
+    Raises:
+        RoleAgentError: what the flow raised; its own exception, not one of Prefect.
+    """
+    if not run_id:
+        runs.check(config)  # in a moment, before anything is started
+    with prefect_server():
+        from flows.train import train as flow
+
+        return flow(config, run_id)

@@ -17,6 +17,8 @@ from prefect.task_runners import ThreadPoolTaskRunner
 from roleagent.config import TrainConfig
 from roleagent.loop import publishing, runs
 from roleagent.loop.events import listener
+from roleagent.loop.publishing import Timing
+from roleagent.loop.worker import Stopwatch
 from tasks.common import RunRef
 from tasks.curriculum import reshape
 from tasks.diagnosis import diagnose
@@ -47,13 +49,15 @@ def iteration(run: RunRef, n: int, config: TrainConfig) -> dict[str, float]:
         beside.append(validate_diagnoses.submit(run, n, wait_for=beside[-1:]))
     beside.append(reshape.submit(run, n, wait_for=beside[-1:]))
     results.append(update(run, n))
-    results += [future.result() for future in beside]
+    with Stopwatch() as waiting:
+        results += [future.result() for future in beside]
     last = n == config.iterations
     if last or (config.evaluation.every and n % config.evaluation.every == 0):
         results.append(evaluate(run, n, final=last))
     metrics = commit(run, n, results, drawn)
     seconds = publish(run, n, metrics)
-    publishing.record_timing(run.worker(), n, wall=time.perf_counter() - began, publishing=seconds)
+    timing = Timing(wall=time.perf_counter() - began, publishing=seconds, waiting=waiting.seconds)
+    publishing.record_timing(run.worker(), n, timing)
     listener().iteration_finished(n, metrics)
     return metrics
 
@@ -80,7 +84,8 @@ def train(config: TrainConfig, run_id: str = "") -> dict[str, Any]:
             began = time.perf_counter()
             metrics = commit(run, 0, prepare(run, 0), [])
             seconds = publish(run, 0, metrics)
-            publishing.record_timing(worker, 0, wall=time.perf_counter() - began, publishing=seconds)
+            timing = Timing(wall=time.perf_counter() - began, publishing=seconds)
+            publishing.record_timing(worker, 0, timing)
             listener().iteration_finished(0, metrics)
             first = 1
         else:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from roleagent.errors import RoleAgentError
+from roleagent.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from roleagent.config import TrainConfig
 
 app = typer.Typer(
     name="roleagent",
@@ -32,20 +37,38 @@ RunArgument = Annotated[str, typer.Argument(help="A run id, its beginning if uni
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 
 
+# Typer does not export the base of its usage errors.
+_UsageError: Any = typer.BadParameter.__mro__[1]
+
+
 def main() -> None:
-    """Run the command line. Exit status 0: done; 2: an error that the user can mend; 130: interrupted."""
+    """Run the command line; see `roleagent.console.guard` for the exit statuses."""
+    from roleagent.console.guard import guard, keep_quiet
+    from roleagent.policy.threads import limit_spinning
+
+    limit_spinning()
+    keep_quiet()
+    sys.exit(guard(lambda: run(sys.argv[1:])))
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command and return its exit status; errors are raised.
+
+    Raises:
+        ConfigError: the arguments are not those of a command.
+    """
     try:
-        app(standalone_mode=True)
-    except RoleAgentError as error:
-        typer.secho(f"error: {' '.join(str(error).split())}", fg=typer.colors.RED, err=True)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        typer.secho("interrupted; go on with: roleagent resume latest", err=True)
-        sys.exit(130)
-    except OSError as error:
-        where = f" {error.filename}" if error.filename else ""
-        typer.secho(f"error: {(error.strerror or str(error)).lower()}{where}", fg=typer.colors.RED, err=True)
-        sys.exit(2)
+        with typer.main.get_command(app).make_context("roleagent", arguments) as context:
+            context.command.invoke(context)
+    except typer.Exit as end:
+        return end.exit_code
+    except _UsageError as error:
+        message = error.format_message()
+        if not message:  # the help was asked for by giving no command, and is printed
+            return 2
+        path = error.ctx.command_path if error.ctx else "roleagent"
+        raise ConfigError(f"{message[:1].lower()}{message[1:].rstrip('.')}; see `{path} --help`") from error
+    return 0
 
 
 @app.command()
@@ -70,7 +93,11 @@ def resume(run: RunArgument = "latest") -> None:
     from roleagent.loop import runs
 
     handle = runs.find_run(run)
-    _train(handle.worker().config, handle.run_id)
+    worker = handle.worker()
+    busy = runs.training_process(worker)
+    if busy:
+        raise ConfigError(f"run {handle.run_id} is being trained by process {busy} of this machine; stop it first")
+    _train(worker.config, handle.run_id)
 
 
 @app.command()
@@ -93,7 +120,7 @@ def evaluate(
     if as_json:
         print_json(result.as_dict())
     else:
-        _console().print(evaluation_table(result))
+        _show(evaluation_table(result))
 
 
 @runs_app.callback()
@@ -102,13 +129,14 @@ def list_runs(context: typer.Context) -> None:
     if context.invoked_subcommand is None:
         from roleagent.console.show import runs_table
 
-        _console().print(runs_table())
+        _show(runs_table())
 
 
 @runs_app.command("show")
 def show_run(run: RunArgument = "latest", as_json: AsJson = False) -> None:
     """Show what a run did."""
-    from roleagent.console.show import print_json, run_panel
+    from roleagent.console.run_panel import run_panel
+    from roleagent.console.show import print_json
     from roleagent.loop import publishing, runs
 
     worker = runs.find_run(run).worker()
@@ -116,7 +144,7 @@ def show_run(run: RunArgument = "latest", as_json: AsJson = False) -> None:
     if as_json:
         print_json(summary)
     else:
-        _console().print(run_panel(summary))
+        _show(run_panel(summary))
 
 
 @bank_app.command("stats")
@@ -125,11 +153,12 @@ def bank_stats(run: RunArgument = "latest", as_json: AsJson = False) -> None:
     from roleagent.console.show import bank_table, print_json
     from roleagent.loop import runs
 
-    stats = runs.find_run(run).worker().bank.stats()
+    handle = runs.find_run(run)
+    stats = handle.worker().bank.stats()
     if as_json:
         print_json(stats)
     else:
-        _console().print(bank_table(stats))
+        _show(bank_table(handle.run_id, stats))
 
 
 @bank_app.command("search")
@@ -142,7 +171,7 @@ def bank_search(
     from roleagent.console.show import neighbours_table
     from roleagent.loop import runs
 
-    _console().print(neighbours_table(runs.find_run(run).worker().bank.search(text, count)))
+    _show(neighbours_table(runs.find_run(run).worker().bank.search(text, count)))
 
 
 @bank_app.command("show")
@@ -154,7 +183,7 @@ def bank_show(
     from roleagent.console.show import diagnosis_panel
     from roleagent.loop import runs
 
-    _console().print(diagnosis_panel(runs.find_run(run).worker(), record))
+    _show(diagnosis_panel(runs.find_run(run).worker(), record))
 
 
 @bank_app.command("rebuild")
@@ -163,7 +192,7 @@ def bank_rebuild(run: RunArgument = "latest") -> None:
     from roleagent.loop import runs
 
     count = runs.find_run(run).worker().open_bank(fresh=True).count
-    _console().print(f"{count} failures indexed")
+    typer.echo(f"{count} failures indexed")
 
 
 @app.command()
@@ -178,20 +207,22 @@ def play(
     """Play a task yourself, or watch a policy play one, its predictions beside what happened."""
     from roleagent.config import load_config
     from roleagent.console.play import play_person, watch_policy
+    from roleagent.console.screen import make_console
     from roleagent.loop import runs
 
     if run:
-        watch_policy(_console(), runs.find_run(run).worker(), task_id, temperature=temperature, seed=seed)
+        watch_policy(make_console(), runs.find_run(run).worker(), task_id, temperature=temperature, seed=seed)
     else:
-        play_person(_console(), load_config(preset, overrides or []), task_id)
+        play_person(make_console(), load_config(preset, overrides or []), task_id)
 
 
 @app.command()
 def doctor() -> None:
     """Check the set-up and say how to mend it. Exit status 1 if something needs mending."""
     from roleagent.console.doctor import examine
+    from roleagent.console.screen import make_console
 
-    if not examine(_console()):
+    if not examine(make_console()):
         raise typer.Exit(1)
 
 
@@ -224,25 +255,32 @@ def pretrain(
 ) -> None:
     """Train the small quickstart policy from scratch on expert play, in both roles. Goes on if interrupted."""
     from roleagent.console.pretrain import run_pretraining
+    from roleagent.console.screen import make_console
 
-    run_pretraining(_console(), output, steps=steps, seed=seed)
+    run_pretraining(make_console(), output, steps=steps, seed=seed)
 
 
-def _train(config: Any, run_id: str) -> None:
+def _train(config: TrainConfig, run_id: str) -> None:
     from importlib.metadata import entry_points
 
+    from roleagent.console.guard import Interrupted
     from roleagent.console.progress import ProgressDisplay
-    from roleagent.console.show import finished_panel
+    from roleagent.console.run_panel import finished_panel
+    from roleagent.console.screen import make_console
     from roleagent.loop.events import listening
 
-    console = _console(stderr=True)
-    with ProgressDisplay(console) as display, listening(display):
-        (flow,) = entry_points(group="roleagent.flows", name="train")
-        summary = flow.load()(config, run_id)
-    _console().print(finished_panel(summary))
+    (flow,) = entry_points(group="roleagent.flows", name="train")
+    display = ProgressDisplay(make_console(stderr=True))
+    try:
+        with display, listening(display):
+            summary = flow.load()(config, run_id)
+    except KeyboardInterrupt as error:
+        hint = f"; go on with: roleagent resume {display.run_id}" if display.run_id else ""
+        raise Interrupted(f"{str(error) or 'interrupted'}{hint}") from error
+    _show(finished_panel(summary))
 
 
-def _console(*, stderr: bool = False) -> Any:
-    from rich.console import Console
+def _show(screen: RenderableType) -> None:
+    from roleagent.console.screen import make_console
 
-    return Console(stderr=stderr)
+    make_console().print(screen, crop=False)

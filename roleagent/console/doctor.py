@@ -104,36 +104,19 @@ def _machine() -> str:
 
 
 def _prefect() -> str:
-    address = os.environ.get("PREFECT_API_URL")
-    if not address:
-        return "starts a server of its own for each run"
-    return _answers(address.rstrip("/") + "/health", "PREFECT_API_URL")
+    if not os.environ.get("PREFECT_API_URL"):
+        return "a server of its own for each run"
+    from roleagent.loop.servers import server_answers
+
+    return server_answers("PREFECT_API_URL")
 
 
 def _mlflow() -> str:
-    address = os.environ.get("MLFLOW_TRACKING_URI")
-    if not address:
-        return f"sqlite database in {home.home()}"
-    return _answers(address.rstrip("/") + "/health", "MLFLOW_TRACKING_URI") if "://" in address[:8] else address
+    from roleagent.tracking.backend import connect, resolve_backend
 
-
-def _answers(address: str, variable: str) -> str:
-    from urllib.parse import urlsplit
-
-    from urllib3 import PoolManager, Timeout
-    from urllib3.exceptions import HTTPError
-
-    parts = urlsplit(address)
-    shown = f"{parts.hostname}:{parts.port}" if parts.port else str(parts.hostname)
-    try:
-        status = PoolManager(retries=False, timeout=Timeout(5)).request("GET", address).status
-    except HTTPError as error:
-        raise RoleAgentError(
-            f"the server of {variable} at {shown} does not answer; start it, or unset the variable"
-        ) from error
-    if status >= 400:
-        raise RoleAgentError(f"the server of {variable} at {shown} answers {status}; check the address")
-    return shown
+    backend = resolve_backend("", home.home())
+    connect(backend)
+    return backend.shown
 
 
 _CHECKS: tuple[tuple[str, Callable[[], str]], ...] = (

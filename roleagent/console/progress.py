@@ -1,7 +1,8 @@
-"""Progress of a run: a live line on a terminal, one line an iteration elsewhere."""
+"""Progress of a run: two live lines on a terminal, one line an iteration elsewhere."""
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Mapping
@@ -9,9 +10,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, ConsoleOptions, RenderResult
 
 _WINDOW = 8  # iterations whose mean duration the time left is read from
+_BAR = 24
+_NUMBER = re.compile(r"\d[\d.,%]*")
 
 
 def clock(seconds: float) -> str:
@@ -22,99 +25,125 @@ def clock(seconds: float) -> str:
 
 
 class ProgressDisplay:
-    """A listener of the loop that draws on a console. Use it as a context manager."""
+    """A listener of the loop that draws on a console. Use it as a context manager.
+
+    Events may come from several threads. A notice that differs from an earlier one in its numbers only is not shown
+    again: a condition that lasts would say so in every iteration.
+    """
 
     def __init__(self, console: Console) -> None:
-        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+        from rich.live import Live
 
         self._console = console
         self._lock = threading.Lock()
-        self._live = console.is_terminal
-        self._progress = Progress(
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            TextColumn("{task.fields[status]}"),
-            console=console,
-            transient=True,
-            disable=not self._live,
-        )
-        self._task = self._progress.add_task("starting", total=1, status="")
-        self._iterations = 1
-        self._done = 0
-        self._phase = "starting"
-        self._share = 0.0
-        self._heldout: float | None = None
-        self._success: float | None = None
+        self._live = Live(self, console=console, transient=True, refresh_per_second=4) if console.is_terminal else None
         self._began = time.monotonic()
-        self._moments: list[float] = []
+        self._moments: list[float] = []  # ends of iterations, after the moment at which the first began
+        self._done = self._iterations = 0
+        self._phase, self._share = "starting Prefect", 0.0
+        self._numbers: dict[str, str] = {}
+        self._told: set[str] = set()
+        self.run_id = ""  #: of the run that is shown; empty before it has begun
 
     def __enter__(self) -> ProgressDisplay:
-        self._progress.start()
+        if self._live:
+            self._live.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._progress.stop()
+        if self._live:
+            self._live.stop()
 
     def run_started(self, run_id: str, iterations: int, first: int) -> None:
         """Say which run it is and where it begins."""
         from rich.markup import escape
 
         with self._lock:
-            self._iterations, self._done = iterations, max(0, first - 1)
+            self.run_id, self._iterations, self._done = run_id, iterations, max(0, first - 1)
             self._moments = [time.monotonic()]
-        begins = "begins" if first == 0 else f"goes on at iteration {first} of {iterations}"
-        self._console.print(f"Run [bold]{escape(run_id)}[/bold] {begins}", highlight=False)
-        self._draw()
+        if first > iterations:
+            begins = "has finished: summary and report are made again"
+        else:
+            begins = "begins" if first == 0 else f"goes on at iteration {first} of {iterations}"
+        self._console.print(f"Run [bold]{escape(run_id)}[/bold] {begins}")
 
     def phase_started(self, iteration: int, phase: str) -> None:
-        """Show the phase; off a terminal only the slow ones before the first iteration are worth a line."""
+        """Show the phase; off a terminal only those before the first iteration are worth a line."""
         with self._lock:
             self._phase, self._share = phase, 0.0
         if not self._live and iteration == 0:
-            self._console.print(f"  before training: {phase}", highlight=False)
-        self._draw()
+            self._console.print(f"  before training: {phase}")
 
     def phase_progress(self, iteration: int, phase: str, done: int, total: int) -> None:
         """Show how far a long phase is."""
         with self._lock:
             self._share = done / total if total else 0.0
-        self._draw()
 
     def iteration_finished(self, iteration: int, metrics: Mapping[str, float]) -> None:
-        """Count the iteration and print its line."""
+        """Count the iteration; print its line where nothing is live, or where held-out tasks were played."""
         now = time.monotonic()
         with self._lock:
             self._done = iteration
-            self._success = metrics.get("success/train", self._success)
-            self._heldout = metrics.get("success/heldout", self._heldout)
             seconds = now - self._moments[-1] if self._moments else 0.0
-            self._moments = [*self._moments[-_WINDOW:], now]
+            # What comes before training is no measure of an iteration.
+            self._moments = [now] if iteration == 0 else [*self._moments[-_WINDOW:], now]
+            numbers = _numbers(metrics)
+            self._numbers |= numbers
             left = self._left()
-        parts = [f"{iteration:>4}/{self._iterations}"]
-        if "success/train" in metrics:
-            parts.append(f"success {metrics['success/train']:>4.0%}")
-        if "match/mean" in metrics:
-            parts.append(f"prediction match {metrics['match/mean']:.2f}")
-        if "bank/size" in metrics:
-            parts.append(f"failures known {metrics['bank/size']:.0f}")
-        parts.append(f"{seconds:.1f} s")
         if "success/heldout" in metrics:
             low, high = metrics["heldout/low"], metrics["heldout/high"]
-            parts.append(f"[bold]held-out {metrics['success/heldout']:.1%}[/bold] ({low:.0%} to {high:.0%})")
-        if not self._live and left is not None:
-            parts.append(f"left {clock(left)}")
+            numbers["success/heldout"] = f"[bold]{numbers['success/heldout']}[/bold] ({low:.0%} to {high:.0%})"
+        parts = [*numbers.values(), f"{seconds:.1f} s"]
+        if not self._live and left is not None and left > 0:
+            parts.append(f"about {clock(left)} left")
         if not self._live or "success/heldout" in metrics:
-            self._console.print("  " + "  ".join(parts), highlight=False)
-        self._draw()
+            width = len(str(self._iterations))
+            name = "before training:" if iteration == 0 else f"{iteration:>{width}}/{self._iterations}"
+            self._console.print(f"  {name}  " + "  ".join(parts))
 
     def notice(self, text: str) -> None:
-        """Print a notice above the live line."""
+        """Print a notice above the live lines."""
         from rich.markup import escape
 
-        self._console.print(f"[yellow]note[/yellow] {escape(text)}", highlight=False)
+        kind = _NUMBER.sub("#", text)
+        with self._lock:
+            if kind in self._told:
+                return
+            self._told.add(kind)
+        self._console.print(f"[yellow]note[/yellow] {escape(' '.join(text.split()))}")
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.progress_bar import ProgressBar
+        from rich.spinner import Spinner
+        from rich.table import Table
+        from rich.text import Text
+
+        with self._lock:
+            share = f" {self._share:.0%}" if self._share else ""
+            done, total, left = self._done, self._iterations, self._left()
+            time_text = clock(time.monotonic() - self._began)
+            numbers = "  ".join(self._numbers.values())
+            phase = f"{self._phase}{share}"
+        if left is not None:
+            time_text += f", about {clock(left)} left"
+        wide = options.max_width >= 70
+        first = Table.grid(padding=(0, 1))
+        cells: list[object] = [self._spinner(Spinner)]
+        if total:
+            cells.append(Text(f"iteration {min(done + 1, total)} of {total}", style="bold", no_wrap=True))
+            if wide:
+                cells.append(ProgressBar(total=total, completed=done, width=_BAR))
+        cells.append(Text(phase, style="cyan", no_wrap=True, overflow="ellipsis"))
+        first.add_row(*cells)  # type: ignore[arg-type]
+        yield first
+        yield Text("  " + "   ".join(part for part in (numbers, time_text) if part), no_wrap=True, overflow="ellipsis")
+
+    def _spinner(self, make: type) -> object:
+        if not hasattr(self, "_turning"):
+            self._turning = make("dots" if (self._console.encoding or "").startswith("utf") else "line", style="cyan")
+        return self._turning
 
     def _left(self) -> float | None:
         if len(self._moments) < 2:
@@ -122,27 +151,13 @@ class ProgressDisplay:
         pace = (self._moments[-1] - self._moments[0]) / (len(self._moments) - 1)
         return pace * (self._iterations - self._done)
 
-    def _draw(self) -> None:
-        if not self._live:
-            return
-        with self._lock:
-            share = f" {self._share:.0%}" if self._share else ""
-            description = (
-                f"iteration {min(self._done + 1, self._iterations)} of {self._iterations}: {self._phase}{share}"
-            )
-            parts = []
-            if self._success is not None:
-                parts.append(f"success {self._success:.0%}")
-            if self._heldout is not None:
-                parts.append(f"held-out {self._heldout:.0%}")
-            parts.append(clock(time.monotonic() - self._began))
-            left = self._left()
-            if left is not None:
-                parts.append(f"about {clock(left)} left")
-            self._progress.update(
-                self._task,
-                description=f"{description:<36}",
-                completed=self._done,
-                total=self._iterations,
-                status="  ".join(parts),
-            )
+
+def _numbers(metrics: Mapping[str, float]) -> dict[str, str]:
+    """Return what is worth seeing of an iteration, by name."""
+    formats = {
+        "success/train": "success {:>4.0%}",
+        "success/heldout": "held-out {:.1%}",
+        "match/mean": "match {:.2f}",
+        "bank/size": "failures {:.0f}",
+    }
+    return {name: form.format(metrics[name]) for name, form in formats.items() if name in metrics}

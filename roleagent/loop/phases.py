@@ -146,7 +146,7 @@ def validate_diagnoses(worker: Worker, n: int) -> PhaseResult:
     with Stopwatch() as watch:
         report = validate(worker.diagnoses(n), worker.trajectories(n), config=worker.config.quality, iteration=n)
         records = _check(worker, n, report)
-    return PhaseResult("validation", watch.seconds, report.metrics(), records)
+    return PhaseResult("diagnosis_validation", watch.seconds, report.metrics(), records)
 
 
 def reshape(worker: Worker, n: int) -> PhaseResult:

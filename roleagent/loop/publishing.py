@@ -7,16 +7,19 @@ loses nothing, the next start catches up.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from roleagent.loop import home
+from roleagent.loop.runs import mlflow_place, read_status
 from roleagent.loop.statistics import Rate
 from roleagent.loop.worker import Stopwatch, Worker, peak_memory_mb
 from roleagent.storage import MissingObjectError, prune
 
 SUMMARY = "summary.json"
 _TABLE_ROWS = 12
+_BESIDE_UPDATE = ("diagnosis", "diagnosis_validation", "reshaping")
 
 
 def history(worker: Worker) -> list[dict[str, Any]]:
@@ -84,65 +87,115 @@ def best_iteration(worker: Worker) -> int | None:
     return max(evaluated)[1] if evaluated else None
 
 
-def record_timing(worker: Worker, n: int, *, wall: float, publishing: float) -> None:
-    """Note what an iteration took from its first to its last moment. It is no part of the commit, which came before."""
-    value = {"wall": wall, "publishing": publishing}
-    worker.store.write(worker.run_id, f"timing/{n:06d}.json", json.dumps(value).encode())
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Wall seconds of an iteration that its commit, which comes before their end, cannot hold."""
+
+    wall: float  #: from its first to its last moment
+    publishing: float = 0.0
+    waiting: float = 0.0  #: for the branch beside the update, after the update was done
 
 
-def timings(worker: Worker) -> dict[int, dict[str, float]]:
-    """Return what was noted by `record_timing`, by iteration."""
-    found: dict[int, dict[str, float]] = {}
+def record_timing(worker: Worker, n: int, timing: Timing) -> None:
+    """Note what an iteration took."""
+    worker.store.write(worker.run_id, f"timing/{n:06d}.json", json.dumps(asdict(timing)).encode())
+
+
+def timings(worker: Worker) -> dict[int, Timing]:
+    """Return what was noted by `record_timing`, by iteration; a note that is missing or damaged is left out."""
+    found: dict[int, Timing] = {}
     for n in worker.store.committed(worker.run_id):
         try:
-            found[n] = json.loads(worker.store.read_run(worker.run_id, f"timing/{n:06d}.json"))
-        except MissingObjectError:
+            found[n] = Timing(**json.loads(worker.store.read_run(worker.run_id, f"timing/{n:06d}.json")))
+        except (MissingObjectError, ValueError, TypeError):
             continue
     return found
 
 
-def summarise(worker: Worker, status: str = "finished") -> dict[str, Any]:
-    """Return the machine-readable summary of a run, finished or not."""
-    rows = history(worker)
-    rates = {item["iteration"]: rate for item in rows if (rate := _rate(item)) is not None}
-    walls = timings(worker)
-    wall = sum(item["wall"] for item in walls.values())
-    phases: dict[str, float] = {}
-    for item in rows:
-        if item["iteration"] in walls:
-            for name, seconds in item["phase_seconds"].items():
-                phases[name] = phases.get(name, 0.0) + seconds
-    phases["publishing"] = sum(item["publishing"] for item in walls.values())
-    # Diagnosis and reshaping run beside the update: what the phases on the critical path leave is orchestration.
-    beside = phases.get("diagnosis", 0.0) + phases.get("reshaping", 0.0)
-    phases["orchestration"] = max(0.0, wall - (sum(phases.values()) - beside))
+def phase_shares(
+    seconds: Sequence[Mapping[str, float]], walls: Sequence[Timing]
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Share of the wall time of each phase, and of those that run beside the update.
+
+    The first mapping adds up to 1. Of the branch beside the update it counts, as `diagnosis`, only the time that the
+    loop waited for it once the update was done. `orchestration` is what no phase accounts for: the orchestrator, the
+    draw of the tasks, the commit. The second mapping has the whole time of the branch's parts, hidden or not.
+
+    Args:
+        seconds: of each phase, one mapping an iteration.
+        walls: the timing of the same iterations.
+    """
+    wall = sum(timing.wall for timing in walls)
+    if wall <= 0:
+        return {}, {}
+    total: dict[str, float] = {}
+    for item in seconds:
+        for name, value in item.items():
+            total[name] = total.get(name, 0.0) + value
+    beside = {name: total.pop(name) / wall for name in _BESIDE_UPDATE if name in total}
+    total["diagnosis"] = sum(timing.waiting for timing in walls)
+    total["publishing"] = sum(timing.publishing for timing in walls)
+    total["orchestration"] = max(0.0, wall - sum(total.values()))
+    return {name: value / wall for name, value in sorted(total.items())}, beside
+
+
+def failure_counts(rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """Count the diagnosed failures of all iterations by type, the most frequent first."""
     types: dict[str, int] = {}
     for item in rows:
         for name, count in item["failure_types"].items():
             types[name] = types.get(name, 0) + count
+    return dict(sorted(types.items(), key=lambda pair: (-pair[1], pair[0])))
+
+
+def summarise(worker: Worker, status: str = "finished") -> dict[str, Any]:
+    """Return the machine-readable summary of a run, finished or not; `docs/command-line.md` explains its keys."""
+    rows = history(worker)
+    rates = {item["iteration"]: rate for item in rows if (rate := heldout_rate(item)) is not None}
+    walls = timings(worker)
+    share, beside = phase_shares(
+        [item["phase_seconds"] for item in rows if item["iteration"] in walls], list(walls.values())
+    )
     trained = [item for item in rows if item["iteration"] > 0]
     last = rows[-1]["iteration"] if rows else 0
-    shares = [item["curriculum/drawn_by_relevance"] for item in trained if "curriculum/drawn_by_relevance" in item]
+    drawn = [item["curriculum/drawn_by_relevance"] for item in trained if "curriculum/drawn_by_relevance" in item]
     return {
         "run_id": worker.run_id,
         "status": status,
-        "seconds": wall,
+        "seconds": sum(timing.wall for timing in walls.values()),
         "seed": worker.config.seed,
         "iterations": last,
+        "iterations_planned": worker.config.iterations,
         "heldout_before": rates[0].as_dict() if 0 in rates else None,
         "heldout_after": rates[max(rates)].as_dict() if rates and max(rates) > 0 else None,
         "heldout": {str(n): rate.as_dict() for n, rate in rates.items()},
-        "train_success": [item["success/train"] for item in trained],
+        "train_success": [item.get("success/train") for item in trained],
         "prediction_match": [item.get("match/mean") for item in trained],
-        "failure_types": dict(sorted(types.items(), key=lambda pair: (-pair[1], pair[0]))),
+        "failure_types": failure_counts(rows),
         "bank_size": [item.get("bank/size", 0.0) for item in trained],
-        "curriculum_share": sum(shares) / len(shares) if shares else 0.0,
-        "phase_share": {name: seconds / wall for name, seconds in sorted(phases.items())} if wall else {},
-        "peak_rss_mb": max([peak_memory_mb() if status == "finished" else 0.0, *(r["memory/peak_mb"] for r in rows)]),
-        "checkpoint": worker.store.checkpoint_uri(worker.run_id, last),
-        "mlflow_run": worker.tracker.mlflow_run_id,
-        "mlflow_uri": worker.tracker.uri,
-        "report": str(home.reports_folder(worker.run_id) / "report.md"),
+        "curriculum_share": sum(drawn) / len(drawn) if drawn else 0.0,
+        "phase_share": share,
+        "beside_update_share": beside,
+        "peak_rss_mb": max((item["memory/peak_mb"] for item in rows), default=0.0),
+        "checkpoint": worker.store.checkpoint_uri(worker.run_id, last) if rows else "",
+        **mlflow_place(worker),
+        "report": str(home.reports_folder(worker.run_id) / "report.md") if status == "finished" else "",
+    }
+
+
+def overview(worker: Worker) -> dict[str, Any]:
+    """Return the first lines of a summary, from a few objects only: status, iterations, rates, size of the bank."""
+    rows = worker.store.committed(worker.run_id)
+    last = rows[-1] if rows else 0
+    rates = (heldout_rate(row(worker, n)) for n in reversed(rows) if n > 0)
+    return {
+        "run_id": worker.run_id,
+        "status": read_status(worker)["status"],
+        "iterations": last,
+        "iterations_planned": worker.config.iterations,
+        "heldout_before": heldout_rate(row(worker, 0)) if rows else None,
+        "heldout_after": next((rate for rate in rates if rate is not None), None),
+        "bank_size": row(worker, last).get("bank/size", 0.0) if rows else 0.0,
     }
 
 
@@ -151,6 +204,7 @@ def finish(worker: Worker, n: int) -> dict[str, Any]:
     from roleagent.tracking.report import write_report
 
     summary = summarise(worker)
+    summary["peak_rss_mb"] = max(summary["peak_rss_mb"], peak_memory_mb())
     folder = home.reports_folder(worker.run_id)
     rows = history(worker)
     diagnoses = [d for k in reversed(worker.store.committed(worker.run_id)) for d in worker.committed_diagnoses(k)]
@@ -198,17 +252,23 @@ def tables(worker: Worker, summary: Mapping[str, Any]) -> list[tuple[str, str, l
     return [table for table in found if table[2]]
 
 
-def _rate(item: Mapping[str, Any]) -> Rate | None:
+def heldout_rate(item: Mapping[str, Any]) -> Rate | None:
+    """Return the held-out success of an iteration's row, None if it was not evaluated."""
     if "heldout/n" not in item:
         return None
     return Rate(item["success/heldout"], item["heldout/low"], item["heldout/high"], int(item["heldout/n"]))
 
 
 def load_summary(worker: Worker) -> dict[str, Any]:
-    """Return the summary of a run in whatever state it is: the stored one if it finished, else one made now."""
-    from roleagent.loop.runs import read_status
+    """Return the summary of a run in whatever state it is, from its commits.
 
-    status = str(read_status(worker)["status"])
-    if status == "finished":
-        return dict(json.loads(worker.store.read_run(worker.run_id, SUMMARY)))
-    return summarise(worker, status)
+    Of the one that was stored at its end only the memory of the last moments is taken, so that a stored summary which
+    is damaged, or of another version, does no harm.
+    """
+    summary = summarise(worker, read_status(worker)["status"])
+    try:
+        stored = json.loads(worker.store.read_run(worker.run_id, SUMMARY))
+        summary["peak_rss_mb"] = max(summary["peak_rss_mb"], float(stored["peak_rss_mb"]))
+    except (MissingObjectError, ValueError, KeyError, TypeError):
+        return summary
+    return summary

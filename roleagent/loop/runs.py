@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import datetime
+import difflib
 import json
 import os
 import secrets
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from roleagent.config import TrainConfig
 from roleagent.errors import ConfigError, RoleAgentError, StorageError
@@ -17,8 +20,10 @@ from roleagent.loop import home
 from roleagent.loop.events import listener
 from roleagent.loop.worker import Worker, get_worker
 from roleagent.storage import MissingObjectError, RunStore, open_store
+from roleagent.types import Split
 
 STATUS = "status.json"
+TRACKING = "tracking.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +42,42 @@ class RunHandle:
 def open_run(config: TrainConfig, run_id: str = "") -> RunHandle:
     """Return the run `run_id` if it exists, else begin one (with a new id if none is given)."""
     if run_id:
-        known = _indexed(run_id)
-        if known is not None:
-            return known
+        path = home.home() / "runs" / f"{run_id}.json"
+        if path.is_file():
+            return _handle(path)
     uri, endpoint = home.store_uri(config.storage), config.storage.endpoint_url
     store = RunStore(open_store(uri, endpoint))
     if run_id in store.list_runs() if run_id else False:
         return _remember(RunHandle(run_id, uri, endpoint))
+    check(config)
     handle = RunHandle(run_id or new_run_id(config.name), uri, endpoint)
     store.create(handle.run_id, config.model_dump_json(indent=1))
     return _remember(handle)
+
+
+def check(config: TrainConfig) -> None:
+    """Find, in a moment and without loading a model, what would stop a run later.
+
+    Raises:
+        ConfigError: the environment, its options or the estimator are unknown, or a split has fewer tasks than needed.
+        PolicyError: the policy's folder does not exist.
+    """
+    from roleagent.environments.registry import make_environment
+    from roleagent.learning.advantages.base import get_estimator
+    from roleagent.policy.model import find_model
+
+    get_estimator(config.advantage.estimator)
+    if not config.policy.model.startswith("s3://"):
+        find_model(config.policy.model)
+    environment = make_environment(config.environment.name, **config.environment.options)
+    needs: tuple[tuple[Split, str, int], ...] = (
+        ("train", "rollout.tasks_per_iteration", config.rollout.tasks_per_iteration),
+        ("heldout", "evaluation.final_tasks", config.evaluation.final_tasks),
+    )
+    for split, key, needed in needs:
+        there = len(environment.tasks(split))
+        if needed > there:
+            raise ConfigError(f"{key} is {needed}, but {config.environment.name} has {there} {split} tasks")
 
 
 def new_run_id(name: str) -> str:
@@ -72,7 +103,8 @@ def find_run(run_id: str) -> RunHandle:
     near = [handle.run_id for handle in known if handle.run_id.startswith(run_id)]
     if len(near) == 1:
         return next(handle for handle in known if handle.run_id == near[0])
-    hint = f"; did you mean one of {', '.join(near[:4])}?" if near else "; see `roleagent runs`"
+    near = near or difflib.get_close_matches(run_id, [handle.run_id for handle in known], n=2, cutoff=0.8)
+    hint = f"; did you mean {' or '.join(near[-4:])}?" if near else "; see `roleagent runs`"
     raise ConfigError(f"no run '{run_id}' is known under {home.home()}{hint}")
 
 
@@ -80,7 +112,7 @@ def list_handles() -> list[RunHandle]:
     """Return every run that this machine has begun or worked on, oldest first."""
     folder = home.home() / "runs"
     paths = sorted(folder.glob("*.json"), key=lambda path: (path.stat().st_mtime_ns, path.name))
-    return [RunHandle(**json.loads(path.read_text(encoding="utf-8"))) for path in paths]
+    return [_handle(path) for path in paths]
 
 
 def first_iteration(worker: Worker) -> int:
@@ -98,18 +130,30 @@ def first_iteration(worker: Worker) -> int:
 
 @contextmanager
 def running(worker: Worker) -> Iterator[None]:
-    """Hold the run's lease and keep its status: running, then finished or failed."""
+    """Hold the run's lease and keep its status: running, then finished, failed or interrupted."""
     worker.lease = worker.store.take(worker.run_id, f"process {os.getpid()} on {socket.gethostname()}")
     write_status(worker, "running")
-    worker.tracker.start_run(worker.run_id, worker.run_id, worker.config.model_dump(mode="json"))
+    threading.Thread(target=_warm_up, name="warm-up", daemon=True).start()
     try:
+        mlflow_run = worker.tracker.start_run(worker.run_id, worker.run_id, worker.config.model_dump(mode="json"))
+        place = {"mlflow_run": mlflow_run, "mlflow_uri": worker.tracker.uri}
+        worker.store.write(worker.run_id, TRACKING, json.dumps(place).encode())
         yield
-    except BaseException as error:
-        reason = str(error) if isinstance(error, RoleAgentError) else type(error).__name__
-        _quietly(worker, "failed", reason)
+    except Exception as error:
+        _record_end(worker, "failed", str(error) if isinstance(error, RoleAgentError) else type(error).__name__)
+        raise
+    except BaseException as error:  # Ctrl-C, or the signal of an orchestrator that cancels
+        _record_end(worker, "interrupted", type(error).__name__)
         raise
     write_status(worker, "finished")
     worker.tracker.end("FINISHED")
+
+
+def _warm_up() -> None:
+    """Import what a later phase needs and is slow to import, while the policy is loaded and evaluated."""
+    from roleagent.quality import warm_up
+
+    warm_up()
 
 
 def write_status(worker: Worker, status: str, reason: str = "") -> None:
@@ -118,46 +162,77 @@ def write_status(worker: Worker, status: str, reason: str = "") -> None:
     worker.store.write(
         worker.run_id,
         STATUS,
-        json.dumps({"status": status, "reason": reason[:500], "at": now, "pid": os.getpid()}).encode(),
+        json.dumps(
+            {"status": status, "reason": reason[:500], "at": now, "pid": os.getpid(), "host": socket.gethostname()}
+        ).encode(),
     )
 
 
-def read_status(worker: Worker) -> dict[str, object]:
-    """Return the run's status; `new` when nothing was written yet.
+def read_status(worker: Worker) -> dict[str, str]:
+    """Return the run's status, its reason and time; `new` when nothing was written yet, `unknown` if it is damaged.
 
-    A run that says `running` and whose process is gone was killed: it is `interrupted`.
+    A run that says `running` and whose process on this machine is gone was killed: it is `interrupted`.
     """
     try:
-        status: dict[str, object] = json.loads(worker.store.read_run(worker.run_id, STATUS))
+        found = json.loads(worker.store.read_run(worker.run_id, STATUS))
+        status = {key: str(found[key]) for key in ("status", "reason", "at", "pid", "host")}
+        gone = status["host"] == socket.gethostname() and not _alive(int(status["pid"]), _seconds(status["at"]))
     except MissingObjectError:
-        return {"status": "new", "reason": "", "at": "", "pid": 0}
-    if status["status"] == "running" and not _alive(int(str(status["pid"]))):
-        status["status"] = "interrupted"
+        return {"status": "new", "reason": "", "at": "", "pid": "", "host": ""}
+    except (ValueError, KeyError, TypeError):
+        return {"status": "unknown", "reason": f"{STATUS} is damaged", "at": "", "pid": "", "host": ""}
+    if status["status"] == "running" and gone:
+        status |= {"status": "interrupted", "reason": f"process {status['pid']} is gone"}
     return status
 
 
-def _quietly(worker: Worker, status: str, reason: str) -> None:
+def training_process(worker: Worker) -> int:
+    """Return the id of the process of this machine that trains the run, 0 if there is none."""
+    status = read_status(worker)
+    here = status["status"] == "running" and status["host"] == socket.gethostname()
+    return int(status["pid"]) if here else 0
+
+
+def mlflow_place(worker: Worker) -> dict[str, str]:
+    """Return `mlflow_run` and `mlflow_uri` of a run; both are empty before it is tracked."""
+    try:
+        found = json.loads(worker.store.read_run(worker.run_id, TRACKING))
+        return {key: str(found[key]) for key in ("mlflow_run", "mlflow_uri")}
+    except (MissingObjectError, ValueError, KeyError, TypeError):
+        return {"mlflow_run": "", "mlflow_uri": ""}
+
+
+def _record_end(worker: Worker, status: str, reason: str) -> None:
     # The error that stopped the run matters more than one in telling of it.
     try:
         write_status(worker, status, reason)
-        worker.tracker.end("FAILED")
+        worker.tracker.end("KILLED" if status == "interrupted" else "FAILED")
     except (RoleAgentError, OSError) as error:
-        listener().notice(f"could not record the failure of {worker.run_id}: {error}")
+        listener().notice(f"could not record the end of {worker.run_id}: {error}")
 
 
-def _alive(pid: int) -> bool:
+def _seconds(at: str) -> float:
+    return datetime.datetime.fromisoformat(at).timestamp()
+
+
+def _alive(pid: int, since: float) -> bool:
+    """Whether a process runs that was there at a time; a later one has been given the same id."""
+    import psutil
+
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        return psutil.Process(pid).create_time() <= since + 2  # clocks of whole seconds
+    except psutil.NoSuchProcess:
         return False
-    except PermissionError:
+    except psutil.AccessDenied:
         return True
-    return True
 
 
-def _indexed(run_id: str) -> RunHandle | None:
-    path = home.home() / "runs" / f"{run_id}.json"
-    return RunHandle(**json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else None
+def _handle(path: Path) -> RunHandle:
+    """Read where a run is; a damaged note is replaced by the default place, where most runs are."""
+    try:
+        return RunHandle(**json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError):
+        return RunHandle(path.stem, str(home.home() / "store"))
 
 
 def _remember(handle: RunHandle) -> RunHandle:

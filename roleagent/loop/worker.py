@@ -21,6 +21,7 @@ from roleagent.config import TrainConfig
 from roleagent.config.load import parse_config
 from roleagent.environments.base import Environment
 from roleagent.environments.registry import make_environment
+from roleagent.errors import StorageError
 from roleagent.loop import home
 from roleagent.storage import IterationWriter, RunStore, fetch_folder, open_store
 from roleagent.storage.manifest import iteration_key
@@ -49,7 +50,11 @@ class Worker:
 
         self.run_id = run_id
         self.store = RunStore(open_store(store_uri, endpoint_url))
-        self.config: TrainConfig = parse_config(json.loads(self.store.config(run_id)), source=f"run {run_id}")
+        try:
+            values = json.loads(self.store.config(run_id))
+        except ValueError as error:
+            raise StorageError(f"the configuration of run {run_id} in {self.store.store.uri()} is damaged") from error
+        self.config: TrainConfig = parse_config(values, source=f"run {run_id}")
         self._lock = threading.RLock()
         self._policy_version = -1
         self._engine_version = -1
@@ -182,7 +187,9 @@ class Worker:
 
         self._policy = load()
         reference = load().model if self.config.learner.kl_coefficient > 0 else None
-        self._learner = Learner(self._policy.model, reference, self.config.learner, seed=self.config.seed)
+        self._learner = Learner(
+            self._policy.model, reference, self.config.learner, seed=self.config.seed, dtype=settings.dtype
+        )
         self._policy_version = 0
 
     # -- what an iteration produced ------------------------------------------------------------------------------

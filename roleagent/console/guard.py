@@ -1,0 +1,116 @@
+"""How a command ends: errors as one line, interruptions without noise, everything else in a log file.
+
+Standard error belongs to the progress of a run. What libraries log or warn of is kept in `logs/roleagent.log` of the
+home folder, where the traceback of an unexpected error goes too.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable
+from io import TextIOWrapper
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+from roleagent.errors import RoleAgentError
+from roleagent.loop.home import home
+
+DONE, UNEXPECTED, MENDABLE, INTERRUPTED, TERMINATED, PIPE_CLOSED = 0, 1, 2, 130, 143, 141
+_LOG_BYTES = 2_000_000
+_QUIET = {"HF_HUB_DISABLE_PROGRESS_BARS": "1", "TOKENIZERS_PARALLELISM": "false", "TQDM_DISABLE": "1"}
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C or SIGTERM, with what to do next in its message."""
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM: everything is ended as by Ctrl-C."""
+
+
+class _Redacted(logging.Formatter):
+    # Messages of libraries may name addresses with credentials.
+    def format(self, record: logging.LogRecord) -> str:
+        from roleagent.tracking.redaction import redact
+
+        return redact(super().format(record))
+
+
+class LogFile(RotatingFileHandler):
+    # A log that cannot be written must not become a second error on the terminal.
+    def _open(self) -> TextIOWrapper:
+        Path(self.baseFilename).parent.mkdir(parents=True, exist_ok=True)
+        return super()._open()
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        self.broken = True
+
+
+def log_path() -> Path:
+    """Return the log file of this machine."""
+    return home() / "logs" / "roleagent.log"
+
+
+def keep_quiet() -> None:
+    """Send logs and warnings of libraries to the log file, and turn their progress bars off.
+
+    Prefect leaves the root logger alone when it has a handler with a formatter whose class has no underscore. A library
+    that is imported later finds its progress bars off by environment variables, which the user's own values override.
+    """
+    for name, value in _QUIET.items():
+        os.environ.setdefault(name, value)
+    handler = LogFile(log_path(), maxBytes=_LOG_BYTES, backupCount=2, encoding="utf-8", delay=True)
+    handler.setLevel(logging.WARNING)
+    handler.setFormatter(_Redacted("%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s"))
+    root = logging.getLogger()
+    root.addHandler(handler)
+    root.setLevel(logging.WARNING)
+    logging.captureWarnings(True)
+
+
+def guard(action: Callable[[], int]) -> int:
+    """Run a command and return its exit status; what goes wrong is told in one line on standard error.
+
+    0: done. 1: an unexpected error, whose traceback is in the log file. 2: an error that the user can mend.
+    130: interrupted by Ctrl-C. 143: by SIGTERM. 141: the reader of standard output has gone, as `head -1` does.
+    """
+    signal.signal(signal.SIGTERM, _terminate)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that knows no UTF-8 shows `?`
+    try:
+        status = action()
+        sys.stdout.flush()
+    except RoleAgentError as error:
+        return tell(str(error), MENDABLE)
+    except KeyboardInterrupt as error:
+        ended = isinstance(error, Terminated) or isinstance(error.__cause__, Terminated)
+        return tell(str(error) or "interrupted", TERMINATED if ended else INTERRUPTED, label="")
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
+        return PIPE_CLOSED
+    except OSError as error:
+        logging.getLogger("roleagent").error("%s", error, exc_info=error)
+        where = f": {error.filename}" if error.filename else ""
+        return tell(f"{(error.strerror or str(error)).lower()}{where}", MENDABLE)
+    except Exception as error:
+        logging.getLogger("roleagent").error("unexpected error", exc_info=error)
+        return tell(f"unexpected {type(error).__name__}: {error} (the traceback is in {log_path()})", UNEXPECTED)
+    return status
+
+
+def _terminate(_number: int, _frame: FrameType | None) -> NoReturn:
+    raise Terminated("terminated")
+
+
+def tell(message: str, status: int, *, label: str = "error: ") -> int:
+    """Write one line to standard error, red on a terminal, and return the exit status."""
+    line = label + " ".join(message.split())
+    red = sys.stderr.isatty() and label and "NO_COLOR" not in os.environ
+    sys.stderr.write(f"\x1b[31m{line}\x1b[0m\n" if red else f"{line}\n")
+    return status
