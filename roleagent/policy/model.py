@@ -21,6 +21,7 @@ __all__ = [
     "build_small_model",
     "build_small_tokenizer",
     "context_length",
+    "find_model",
     "load_policy",
     "resolve_device",
     "save_policy",
@@ -69,7 +70,7 @@ def load_policy(
     if dtype not in _DTYPES:
         raise PolicyError(f"dtype '{dtype}' is not one of {', '.join(_DTYPES)}")
     target = resolve_device(device)
-    source = _source(spec)
+    source = find_model(spec)
     try:
         hf_tokenizer: Any = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
         tokenizer = PolicyTokenizer(hf_tokenizer)
@@ -120,8 +121,12 @@ def context_length(config: Any) -> int:
     raise PolicyError("the model's configuration does not say how long a sequence may be (max_position_embeddings)")
 
 
-def _source(spec: str) -> str:
-    """What transformers should load: a folder or a model id."""
+def find_model(spec: str) -> str:
+    """Return what transformers should load: a folder or a model id.
+
+    Raises:
+        PolicyError: the folder does not exist, or holds no model.
+    """
     if spec == QUICKSTART:
         if not (_QUICKSTART_FOLDER / "config.json").is_file():
             raise PolicyError(
