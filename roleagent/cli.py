@@ -43,12 +43,12 @@ _UsageError: Any = typer.BadParameter.__mro__[1]
 
 def main() -> None:
     """Run the command line; see `roleagent.console.guard` for the exit statuses."""
-    from roleagent.console.guard import guard, keep_quiet
+    from roleagent.console.guard import end, guard, keep_quiet
     from roleagent.policy.threads import limit_spinning
 
     limit_spinning()
     keep_quiet()
-    sys.exit(guard(lambda: run(sys.argv[1:])))
+    end(guard(lambda: run(sys.argv[1:])))
 
 
 def run(arguments: list[str]) -> int:
