@@ -36,8 +36,8 @@ _QUIET = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # background jobs of hosted judges: nothing here uses them
 }
-# By default every event of a task is a transaction of its own. On SQLite that keeps a run that follows nine tasks waiting
-# for two seconds (measured); written together once a second, for 0.3 s.
+# By default every event of a task is a transaction of its own. On SQLite that keeps a run that follows nine tasks
+# waiting for two seconds (measured); written together once a second, for 0.3 s.
 _SERVER = {
     "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "200",
     "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_READ_BATCH_SIZE": "200",

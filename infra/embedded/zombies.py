@@ -10,7 +10,10 @@ zombie flows", in Prefect's REST form, so that nothing has to import Prefect her
 from __future__ import annotations
 
 import json
+import time
+import urllib.error
 import urllib.request
+from http import HTTPStatus
 from typing import Any
 
 NAME = "Crash runs without a heartbeat"
@@ -58,10 +61,20 @@ def install(api: str, silence_seconds: int = SILENCE_SECONDS) -> str:
 
 
 def request(api: str, method: str, path: str, body: Any = None) -> Any:
-    """Send JSON to Prefect's API and return the JSON that it answers, None for an empty answer."""
+    """Send JSON to Prefect's API and return the JSON that it answers, None for an empty answer.
+
+    The server answers 503 while its SQLite database is locked; Prefect's clients try again then, and so does this.
+    """
     data = None if body is None else json.dumps(body).encode()
     headers = {"Content-Type": "application/json"}
-    message = urllib.request.Request(f"{api}{path}", data=data, headers=headers, method=method)
-    with urllib.request.urlopen(message, timeout=30) as response:
-        text = response.read()
-    return json.loads(text) if text else None
+    for patience in (0.5, 1.0, 2.0, 4.0, None):
+        message = urllib.request.Request(f"{api}{path}", data=data, headers=headers, method=method)
+        try:
+            with urllib.request.urlopen(message, timeout=30) as response:
+                text = response.read()
+            return json.loads(text) if text else None
+        except urllib.error.HTTPError as error:
+            if error.code != HTTPStatus.SERVICE_UNAVAILABLE or patience is None:
+                raise
+            time.sleep(patience)
+    return None
