@@ -16,7 +16,7 @@ from infra.embedded import zombies
 class Busy(BaseHTTPRequestHandler):
     answers: list[int]
 
-    def do_GET(self) -> None:  # noqa: N802 - the name that http.server wants
+    def do_GET(self) -> None:
         self.send_response(self.answers.pop(0))
         self.end_headers()
         self.wfile.write(b'{"ok": true}')
