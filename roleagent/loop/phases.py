@@ -108,9 +108,7 @@ def update(worker: Worker, n: int) -> PhaseResult:
         worker.advance(n)
     with Stopwatch() as saving:
         records = _save_checkpoint(worker, n)
-    named = {f"update/{name}": value for name, value in metrics.items()}
-    named["seconds/checkpoint"] = saving.seconds
-    return PhaseResult("update", watch.seconds, named, records)
+    return PhaseResult("update", watch.seconds, {**metrics, "seconds/checkpoint": saving.seconds}, records)
 
 
 def diagnose(worker: Worker, n: int) -> PhaseResult:

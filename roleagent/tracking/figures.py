@@ -21,7 +21,7 @@ _TOP_PHASES = 8
 _CURRICULUM = (
     ("curriculum/relevance_share", "Relevance", "its share of the distribution", style.GREEN),
     ("curriculum/entropy", "Entropy", "of the task distribution, in nats", style.BLUE),
-    ("curriculum/largest_p", "Largest probability", "of one task", style.ORANGE),
+    ("curriculum/max_probability", "Largest probability", "of one task", style.ORANGE),
 )
 
 

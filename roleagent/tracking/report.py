@@ -129,7 +129,7 @@ def _summary(rows: Sequence[Row]) -> list[tuple[str, ...]]:
         ("entropy (nats a token)", "update/entropy", "number"),
         ("KL to the initial policy", "update/kl", "number"),
         ("failure bank (records)", "bank/size", "count"),
-        ("largest task probability", "curriculum/largest_p", "number"),
+        ("largest task probability", "curriculum/max_probability", "number"),
         ("tokens a second (rollout)", "rollout/tokens_per_second", "count"),
         ("peak memory (MB)", "memory/peak_mb", "count"),
     ]

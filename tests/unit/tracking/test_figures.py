@@ -27,7 +27,7 @@ def made_up_history(iterations: int) -> list[dict[str, Any]]:
             "phase_seconds": {"rollout": 2.0, "update": 1.0},
             "curriculum/relevance_share": 0.5,
             "curriculum/entropy": 6.0,
-            "curriculum/largest_p": 0.01,
+            "curriculum/max_probability": 0.01,
         }
         if n in (1, iterations):
             row |= {"success/heldout": 0.5, "heldout/low": 0.4, "heldout/high": 0.6}
