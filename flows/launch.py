@@ -16,6 +16,7 @@ from roleagent.errors import ConfigError
 from roleagent.loop import runs
 from roleagent.loop.home import home
 from roleagent.loop.servers import server_answers
+from roleagent.tracking.backend import connect, resolve_backend
 
 _DEFAULTS = {
     "DO_NOT_TRACK": "1",
@@ -70,8 +71,9 @@ def train(config: TrainConfig, run_id: str = "") -> dict[str, Any]:
     Raises:
         RoleAgentError: what the flow raised; its own exception, not one of Prefect.
     """
-    if not run_id:
-        runs.check(config)  # in a moment, before anything is started
+    if not run_id:  # find what would stop it before anything is started
+        runs.check(config)
+        connect(resolve_backend(config.tracking.uri, home()))
     with prefect_server():
         from flows.train import train as flow
 

@@ -104,7 +104,7 @@ def resume(run: RunArgument = "latest") -> None:
 def evaluate(
     run: RunArgument = "latest",
     iteration: Annotated[int, typer.Option(help="Policy version; -1 for the newest.")] = -1,
-    tasks: Annotated[int, typer.Option(min=1, help="Held-out tasks.")] = 200,
+    tasks: Annotated[int | None, typer.Option(min=1, help="Held-out tasks; 200 by default, or all there are.")] = None,
     temperature: Annotated[float | None, typer.Option(help="Sampling temperature; the run's by default.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the sampling; the run's by default.")] = None,
     as_json: AsJson = False,

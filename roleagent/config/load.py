@@ -48,9 +48,11 @@ def load_config(preset: str = "quickstart", overrides: Iterable[str] = ()) -> Tr
         raise ConfigError(f"cannot read {path}: {_one_line(str(error))}") from error
     if not isinstance(values, dict):
         raise ConfigError(f"{path} must hold a mapping of configuration keys")
-    for override in overrides:
+    config = parse_config(values, source=path.name)
+    changes = list(overrides)
+    for override in changes:
         _apply(values, override)
-    return parse_config(values, source=path.name)
+    return parse_config(values, source="--set") if changes else config
 
 
 def parse_config(values: Mapping[str, Any], source: str = "configuration") -> TrainConfig:
@@ -63,9 +65,9 @@ def parse_config(values: Mapping[str, Any], source: str = "configuration") -> Tr
         message = first["msg"].removeprefix("Value error, ")
         if first["type"] == "extra_forbidden":
             near = difflib.get_close_matches(str(first["loc"][-1]), _siblings(first["loc"][:-1]), n=1)
-            message = "unknown key" + (f"; did you mean '{near[0]}'?" if near else "")
+            message = "unknown key; " + (f"did you mean '{near[0]}'?" if near else "see `roleagent config show`")
         elif first["loc"] and "credentials" not in message:
-            message = f"{message} (got {str(first['input'])[:60]!r})"
+            message = f"{message[:1].lower()}{message[1:]} (got {_one_line(str(first['input']))[:60]})"
         more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
         raise ConfigError(f"{source}: {key}: {message}{more}") from error
 

@@ -9,8 +9,7 @@ from collections.abc import Callable
 from importlib import metadata
 from typing import TYPE_CHECKING
 
-from rich.markup import escape
-
+from roleagent.console.screen import escape
 from roleagent.errors import RoleAgentError
 from roleagent.loop import home
 
@@ -83,7 +82,10 @@ def _embedding() -> str:
 
 def _home() -> str:
     folder = home.home()
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RoleAgentError(f"cannot make {folder}: {error.strerror}; set ROLEAGENT_HOME to a folder") from error
     if not os.access(folder, os.W_OK):
         raise RoleAgentError(f"{folder} is not writable; set ROLEAGENT_HOME to a folder that is")
     free = shutil.disk_usage(folder).free / 1e9

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table
 
+from roleagent.console.screen import escape
 from roleagent.environments.base import Environment
 from roleagent.environments.registry import make_environment
 from roleagent.errors import ConfigError

@@ -58,7 +58,7 @@ class ProgressDisplay:
 
     def run_started(self, run_id: str, iterations: int, first: int) -> None:
         """Say which run it is and where it begins."""
-        from rich.markup import escape
+        from roleagent.console.screen import escape
 
         with self._lock:
             self.run_id, self._iterations, self._done = run_id, iterations, max(0, first - 1)
@@ -105,7 +105,7 @@ class ProgressDisplay:
 
     def notice(self, text: str) -> None:
         """Print a notice above the live lines."""
-        from rich.markup import escape
+        from roleagent.console.screen import escape
 
         kind = _NUMBER.sub("#", text)
         with self._lock:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -10,13 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group
-from rich.markup import escape
 from rich.measure import Measurement
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
 from roleagent.console.progress import clock
+from roleagent.console.screen import escape
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -148,7 +149,7 @@ class Bar:
     """A horizontal bar of a share of `_BAR` characters."""
 
     def __init__(self, share: float) -> None:
-        self._length = max(1, round(share * _BAR))
+        self._length = math.ceil(share * _BAR)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         text = ("=" if options.ascii_only else "━") * self._length

@@ -1,8 +1,9 @@
-"""Where screens are drawn: the terminal, or a file that is read by people too."""
+"""Where screens are drawn: the terminal, or a file that is read by people too; and texts that it is not to obey."""
 
 from __future__ import annotations
 
 import os
+import unicodedata
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -19,3 +20,23 @@ def make_console(*, stderr: bool = False) -> Console:
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = _FILE_WIDTH
     return console
+
+
+def printable(text: str) -> str:
+    """Return the text of a model or an environment with every character that a terminal would obey made visible.
+
+    Rich passes escape sequences on as they come. Line breaks and tabs stay; other control and format characters, and
+    what is no character, become the replacement character.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char in "\n\t" or not unicodedata.category(char).startswith("C") else "\ufffd" for char in text
+    )
+
+
+def escape(text: str) -> str:
+    """Return untrusted text for a place where console markup is read: printable, and no markup."""
+    from rich.markup import escape as escape_markup
+
+    return escape_markup(printable(text))

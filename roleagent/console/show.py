@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Group
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from roleagent.console.run_panel import STATUS_STYLES, Bar, facts
+from roleagent.console.screen import escape, printable
 from roleagent.errors import ConfigError, RoleAgentError
 from roleagent.loop import runs
 from roleagent.loop.publishing import overview
@@ -168,4 +168,4 @@ def diagnosis_panel(worker: Worker, record: str) -> RenderableType:
         ("task", f"{escape(diagnosis.task_id)}, iteration {n}"),
         ("status", diagnosis.status.value),
     ]
-    return Group(Text(episode.goal, style="bold"), table, Text(), facts(rows))
+    return Group(Text(printable(episode.goal), style="bold"), table, Text(), facts(rows))

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from roleagent.policy.model import Policy
 
 
+_TASKS = 200
+
+
 @dataclass(frozen=True, slots=True)
 class Evaluation:
     """Success of one policy version on held-out tasks."""
@@ -60,16 +63,17 @@ def evaluate_run(
     worker: Worker,
     *,
     iteration: int = -1,
-    tasks: int = 200,
+    tasks: int | None = None,
     temperature: float | None = None,
     seed: int | None = None,
 ) -> Evaluation:
-    """Play the first `tasks` held-out tasks once each with a committed policy version.
+    """Play the first `tasks` held-out tasks (200, or all there are) once each with a committed policy version.
 
     With the run's own temperature and seed this repeats the run's evaluation: same tasks, same random streams.
     """
     version = committed_version(worker, iteration)
-    return _evaluate(worker, worker.engine(version), version, tasks, temperature, seed)
+    count = min(_TASKS, len(worker.environment.tasks("heldout"))) if tasks is None else tasks
+    return _evaluate(worker, worker.engine(version), version, count, temperature, seed)
 
 
 def evaluate_policy(

@@ -109,8 +109,14 @@ def find_run(run_id: str) -> RunHandle:
 
 
 def list_handles() -> list[RunHandle]:
-    """Return every run that this machine has begun or worked on, oldest first."""
+    """Return every run that this machine has begun or worked on, oldest first.
+
+    Raises:
+        StorageError: ROLEAGENT_HOME is a file.
+    """
     folder = home.home() / "runs"
+    if home.home().exists() and not home.home().is_dir():
+        raise StorageError(f"{home.home()} is not a folder; set ROLEAGENT_HOME to one")
     paths = sorted(folder.glob("*.json"), key=lambda path: (path.stat().st_mtime_ns, path.name))
     return [_handle(path) for path in paths]
 
@@ -134,16 +140,18 @@ def running(worker: Worker) -> Iterator[None]:
     worker.lease = worker.store.take(worker.run_id, f"process {os.getpid()} on {socket.gethostname()}")
     write_status(worker, "running")
     threading.Thread(target=_warm_up, name="warm-up", daemon=True).start()
+    mlflow_run = ""
     try:
         mlflow_run = worker.tracker.start_run(worker.run_id, worker.run_id, worker.config.model_dump(mode="json"))
         place = {"mlflow_run": mlflow_run, "mlflow_uri": worker.tracker.uri}
         worker.store.write(worker.run_id, TRACKING, json.dumps(place).encode())
         yield
     except Exception as error:
-        _record_end(worker, "failed", str(error) if isinstance(error, RoleAgentError) else type(error).__name__)
+        reason = str(error) if isinstance(error, RoleAgentError) else type(error).__name__
+        _record_end(worker, "failed", reason, tracked=bool(mlflow_run))
         raise
     except BaseException as error:  # Ctrl-C, or the signal of an orchestrator that cancels
-        _record_end(worker, "interrupted", type(error).__name__)
+        _record_end(worker, "interrupted", type(error).__name__, tracked=bool(mlflow_run))
         raise
     write_status(worker, "finished")
     worker.tracker.end("FINISHED")
@@ -202,11 +210,12 @@ def mlflow_place(worker: Worker) -> dict[str, str]:
         return {"mlflow_run": "", "mlflow_uri": ""}
 
 
-def _record_end(worker: Worker, status: str, reason: str) -> None:
+def _record_end(worker: Worker, status: str, reason: str, *, tracked: bool) -> None:
     # The error that stopped the run matters more than one in telling of it.
     try:
         write_status(worker, status, reason)
-        worker.tracker.end("KILLED" if status == "interrupted" else "FAILED")
+        if tracked:
+            worker.tracker.end("KILLED" if status == "interrupted" else "FAILED")
     except (RoleAgentError, OSError) as error:
         listener().notice(f"could not record the end of {worker.run_id}: {error}")
 

@@ -24,7 +24,7 @@ def server_answers(variable: str) -> str:
         shown = f"{parts.hostname}:{parts.port}" if parts.port else str(parts.hostname)
         status = PoolManager(retries=False, timeout=Timeout(5)).request("GET", address).status
     except (HTTPError, ValueError) as error:
-        where = "" if isinstance(error, ValueError) else f" at {shown}"
+        where = "" if isinstance(error, ValueError) or not parts.hostname else f" at {shown}"
         raise ConfigError(
             f"the server of {variable}{where} does not answer; start it (`make up`), or unset the variable"
         ) from error

@@ -54,7 +54,7 @@ class Worker:
             values = json.loads(self.store.config(run_id))
         except ValueError as error:
             raise StorageError(f"the configuration of run {run_id} in {self.store.store.uri()} is damaged") from error
-        self.config: TrainConfig = parse_config(values, source=f"run {run_id}")
+        self.config: TrainConfig = parse_config(values, source=f"run {run_id} (made by another version?)")
         self._lock = threading.RLock()
         self._policy_version = -1
         self._engine_version = -1
