@@ -24,6 +24,7 @@ from roleagent.policy.turns import render_turn
 from roleagent.rollout.context import first_user_text
 from roleagent.seeding import derive, generator
 
+DECISION_TOKENS = 3  # "find mug in" or "find mug 1": whether the object was seen shows in the third
 TASK_SPACE = 10_000_000  # pretraining homes of one level
 
 
@@ -70,7 +71,7 @@ class CorpusSettings:
     habits: Mapping[str, float] | None = None  #: failure type -> probability of that mistake when there is occasion
     habits_from: int = 0  #: the agent's demonstrations before this index are the pure expert's
     environment_share: float = 0.2  #: share of examples in the environment role
-    decision_weight: float = 1.0  #: weight of a turn's first two words, in which it decides what to do
+    decision_weight: float = 1.0  #: weight of a turn's first words, in which it decides what to do
     observation_weight: float = 0.3  #: weight of the environment's own tokens: they teach the world model
     prediction_weight: float = 0.5  #: weight of predictions: much of what they say cannot be known beforehand
     aftermath_weight: float = 0.3  #: weight of the demonstrator's turns after its mistake
@@ -107,7 +108,8 @@ def agent_example(demo: Demonstration, encoder: Encoder, settings: CorpusSetting
         chosen, foreseen = encoder.turn(decision), encoder.turn(_predictions(decision, step, predictions))
         weight = 1.0 if t < critical else settings.aftermath_weight
         ids += [*chosen, *foreseen]
-        decided = [weight] + [settings.decision_weight * weight] * 2 + [weight] * (len(chosen) - 3)
+        decided = [weight] + [settings.decision_weight * weight] * DECISION_TOKENS
+        decided += [weight] * (len(chosen) - len(decided))
         weights += [0.0] * len(chosen) if step.slip else decided
         weights += [settings.prediction_weight * weight] * len(foreseen)
         if t + 1 < len(demo.steps):

@@ -18,6 +18,7 @@ from roleagent.pretraining.corpus import CorpusSettings, Example, demonstration_
 
 if TYPE_CHECKING:
     import torch
+    from transformers import PreTrainedTokenizerFast
 
     from roleagent.policy.model import Policy
 
@@ -152,13 +153,12 @@ def pretrain(
     import torch
 
     from roleagent.policy.model import Policy
-    from roleagent.policy.small import build_small_model, build_small_tokenizer
+    from roleagent.policy.small import build_small_model
     from roleagent.policy.tokens import PolicyTokenizer
 
     folder.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(settings.seed)
-    words = texts(settings.stages[0].corpus, settings.seed, settings.tokenizer_texts, demonstration_texts)
-    tokenizer = build_small_tokenizer(words, settings.vocabulary)
+    tokenizer = _tokenizer(folder, settings)
     small = build_small_model(
         len(tokenizer),
         width=settings.width,
@@ -215,6 +215,18 @@ def pretrain(
             saved = time.monotonic()
     model.train(False)
     return policy
+
+
+def _tokenizer(folder: Path, settings: PretrainSettings) -> PreTrainedTokenizerFast:
+    """Return the tokenizer of the checkpoint, or train one: a resumed run must read the ids that it was trained on."""
+    from transformers import PreTrainedTokenizerFast
+
+    from roleagent.policy.small import build_small_tokenizer
+
+    if (folder / "policy" / "tokenizer.json").is_file():
+        return PreTrainedTokenizerFast.from_pretrained(folder / "policy")  # type: ignore[no-any-return]
+    words = texts(settings.stages[0].corpus, settings.seed, settings.tokenizer_texts, demonstration_texts)
+    return build_small_tokenizer(words, settings.vocabulary)
 
 
 def _stream(

@@ -195,17 +195,19 @@ class Expert:
     def _acquire(self) -> Move:
         memory, wish = self.memory, self.wish
         known = [name for name in memory.seen if kind_of(name) == wish.object and not self.done(name)]
+        second = "second " if wish.amount == 2 and self.placed() else ""
         if not known:
-            second = "second " if wish.amount == 2 and self.placed() else ""
             return self.search(f"find {second}{wish.object}")
         here = [name for name in known if memory.seen[name] == memory.at]
         name = here[0] if here else known[0]
         place = memory.seen[name]
+        # The same first words as while searching: what follows the object's name is what followed it last.
+        found = f"find {second}{name} in {place}"
         if memory.at != place:
-            return Move("fetch_go", f"take {name} from {place}", f"go to {place}")
+            return Move("fetch_go", found, f"go to {place}")
         if place in memory.closed:
-            return Move("fetch_open", f"take {name} from {place}", f"open {place}")
-        return Move("take", f"take {name} from {place}", f"take {name} from {place}")
+            return Move("fetch_open", found, f"open {place}")
+        return Move("take", found, f"take {name} from {place}")
 
     def _light(self) -> Move:
         memory = self.memory
@@ -215,8 +217,8 @@ class Expert:
         here = [name for name in lamps if memory.seen[name] == memory.at]
         lamp = here[0] if here else lamps[0]
         if memory.seen[lamp] != memory.at:
-            return Move("lamp_go", f"use {lamp} at {memory.seen[lamp]}", f"go to {memory.seen[lamp]}")
-        return Move("use", f"use {lamp} at {memory.at}", f"use {lamp}")
+            return Move("lamp_go", f"find {lamp} in {memory.seen[lamp]}", f"go to {memory.seen[lamp]}")
+        return Move("use", f"find {lamp} in {memory.at}", f"use {lamp}")
 
     def search(self, reasoning: str) -> Move:
         """Open what is closed here, else go to the first receptacle of the room's order that was not searched.

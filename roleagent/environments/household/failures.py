@@ -161,12 +161,12 @@ def wrong_object(occasion: Occasion) -> Script | None:
     thing = occasion.draws.pick(others)
 
     def moves() -> Iterator[ScriptedMove]:
-        yield ScriptedMove(f"take {thing} from {memory.at}", f"take {thing} from {memory.at}", critical=True)
+        yield ScriptedMove(f"find {thing} in {memory.at}", f"take {thing} from {memory.at}", critical=True)
         if expert.wish.lamp:
             lamps = [name for name in memory.seen if kind_of(name) == expert.wish.lamp]
             for lamp in lamps[:1]:
-                yield from _reach(expert, memory.seen[lamp], f"use {lamp} at {memory.seen[lamp]}")
-                yield ScriptedMove(f"use {lamp} at {memory.seen[lamp]}", f"use {lamp}")
+                yield from _reach(expert, memory.seen[lamp], f"find {lamp} in {memory.seen[lamp]}")
+                yield ScriptedMove(f"find {lamp} in {memory.seen[lamp]}", f"use {lamp}")
             yield from _wander(expert)
         verb = expert.wish.verb
         if verb and TREATMENTS[verb][1] in game.things[game.thing_index[thing]].can:

@@ -59,7 +59,7 @@ def test_a_whole_game_move_by_move() -> None:
     assert moves(kitchen()) == [
         ("search_go", "find mug in cabinet 1, fridge 1, microwave 1, shelf 1, sinkbasin 1", "go to cabinet 1"),
         ("search_open", "find mug in cabinet 1, fridge 1, microwave 1, shelf 1, sinkbasin 1", "open cabinet 1"),
-        ("take", "take mug 1 from cabinet 1", "take mug 1 from cabinet 1"),
+        ("take", "find mug 1 in cabinet 1", "take mug 1 from cabinet 1"),
         ("treat_go", "clean mug 1 with sinkbasin 1", "go to sinkbasin 1"),
         ("treat", "clean mug 1 with sinkbasin 1", "clean mug 1 with sinkbasin 1"),
         ("place_go", "place mug 1 in cabinet 1", "go to cabinet 1"),
@@ -98,13 +98,13 @@ def test_it_remembers_the_second_object_and_opens_the_target() -> None:
 def test_it_remembers_the_lamp() -> None:
     game = kitchen(Goal("look_at_obj_in_light", "Mug", lamp="DeskLamp"), "look at mug under the desklamp.")
     assert moves(game)[2:] == [
-        ("take", "take mug 1 from cabinet 1", "take mug 1 from cabinet 1"),
+        ("take", "find mug 1 in cabinet 1", "take mug 1 from cabinet 1"),
         ("search_go", "find desklamp in fridge 1, microwave 1, shelf 1, sinkbasin 1", "go to fridge 1"),
         ("search_open", "find desklamp in fridge 1, microwave 1, shelf 1, sinkbasin 1", "open fridge 1"),
         ("search_go", "find desklamp in microwave 1, shelf 1, sinkbasin 1", "go to microwave 1"),
         ("search_open", "find desklamp in microwave 1, shelf 1, sinkbasin 1", "open microwave 1"),
         ("search_go", "find desklamp in shelf 1, sinkbasin 1", "go to shelf 1"),
-        ("use", "use desklamp 1 at shelf 1", "use desklamp 1"),
+        ("use", "find desklamp 1 in shelf 1", "use desklamp 1"),
     ]
 
 
