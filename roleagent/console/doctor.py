@@ -9,6 +9,8 @@ from collections.abc import Callable
 from importlib import metadata
 from typing import TYPE_CHECKING
 
+from rich.table import Table
+
 from roleagent.console.screen import escape
 from roleagent.errors import RoleAgentError
 from roleagent.loop import home
@@ -16,34 +18,32 @@ from roleagent.loop import home
 if TYPE_CHECKING:
     from rich.console import Console
 
-_PACKAGES = (
-    "torch",
-    "transformers",
-    "accelerate",
-    "prefect",
-    "mlflow",
-    "chromadb",
-    "great_expectations",
-    "boto3",
-    "pyarrow",
-    "pydantic",
-)
+_NAMED = ("torch", "transformers", "prefect", "mlflow", "chromadb", "great_expectations")  # whose versions are shown
 _FREE_GB = 2.0
 _MEMORY_GB = 3.0
+_NAME_WIDTH = 18
 
 
 def examine(console: Console) -> bool:
-    """Print one line a check; return whether all passed."""
-    fine = True
+    """Print one line a check, as soon as it is done; return whether all passed."""
+    failed = 0
     for name, check in _CHECKS:
         try:
-            told = check()
-        except (RoleAgentError, OSError, metadata.PackageNotFoundError) as error:
-            fine = False
-            console.print(f"[red]x[/red] {name}: {escape(' '.join(str(error).split()))}", highlight=False)
-        else:
-            console.print(f"[green]ok[/green] {name}: {escape(told)}", highlight=False)
-    return fine
+            told, state = check(), "[green]ok[/]"
+        except (RoleAgentError, OSError, ImportError) as error:
+            failed += 1
+            told, state = " ".join(str(error).split()), "[red]x[/]"
+        line = Table.grid(padding=(0, 2))
+        line.add_column(width=2)
+        line.add_column(width=_NAME_WIDTH, style="bold")
+        line.add_column(overflow="fold")
+        line.add_row(state, name, escape(told))
+        console.print(line)
+    if failed:
+        console.print(f"\n[red]{failed} of {len(_CHECKS)} things need mending.[/]")
+    else:
+        console.print("\nAll is well. Start with: roleagent train")
+    return not failed
 
 
 def _python() -> str:
@@ -53,15 +53,23 @@ def _python() -> str:
 
 
 def _packages() -> str:
-    missing = []
-    for name in _PACKAGES:
+    from packaging.requirements import Requirement
+
+    wrong, found = [], {}
+    for text in metadata.requires("roleagent") or []:
+        need = Requirement(text)
+        if need.marker and not need.marker.evaluate({"extra": ""}):
+            continue
         try:
-            metadata.version(name)
+            found[need.name] = metadata.version(need.name)
         except metadata.PackageNotFoundError:
-            missing.append(name)
-    if missing:
-        raise RoleAgentError(f"{', '.join(missing)} not installed; run: pip install -e . -c constraints.txt")
-    return ", ".join(f"{name} {metadata.version(name)}" for name in _PACKAGES)
+            wrong.append(f"{need.name} is missing")
+            continue
+        if not need.specifier.contains(found[need.name], prereleases=True):
+            wrong.append(f"{need.name} is {found[need.name]}, needed is {need.specifier}")
+    if wrong:
+        raise RoleAgentError(f"{'; '.join(wrong)}; run: pip install -e . -c constraints.txt")
+    return f"{len(found)} as needed, among them " + ", ".join(f"{name} {found[name]}" for name in _NAMED)
 
 
 def _policy() -> str:

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+from difflib import SequenceMatcher
 from typing import TYPE_CHECKING
 
+from rich.columns import Columns
 from rich.panel import Panel
 from rich.table import Table
+from rich.text import Text
 
-from roleagent.console.screen import escape
+from roleagent.console.screen import escape, printable
 from roleagent.environments.base import Environment
 from roleagent.environments.registry import make_environment
 from roleagent.errors import ConfigError
-from roleagent.types import Task
+from roleagent.types import Step, Task
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from roleagent.config import TrainConfig
     from roleagent.loop.worker import Worker
+    from roleagent.world_in_agent.matching import MatchUnit
 
 _HELP = "Type an action, `?` for those that are possible now, or `quit`."
+_GOOD, _FAIR = 0.9, 0.5  # matches from which a prediction is shown as right, or as partly right
 
 
 def choose_task(environment: Environment, task_id: str) -> Task:
@@ -46,29 +51,33 @@ def play_person(console: Console, config: TrainConfig, task_id: str) -> None:
     environment = make_environment(config.environment.name, **config.environment.options)
     task = choose_task(environment, task_id)
     goal, observation = environment.reset(task.task_id)
-    console.print(Panel(f"Your task is to: {escape(goal)}\n\n{escape(observation.text)}", title=escape(task.task_id)))
+    console.print(_opening(task.task_id, goal, observation.text))
     console.print(_HELP, style="dim")
     for step in range(1, config.environment.max_steps + 1):
-        action = ""
-        while not action:
-            try:
-                action = console.input(f"[bold]{step}>[/bold] ").strip()
-            except EOFError:
-                action = "quit"
-            if action == "?":
-                console.print(escape("\n".join(observation.admissible)))
-                action = ""
-        if action == "quit":
+        action = _ask(console, step, observation.admissible)
+        if not action:
             return
         outcome = environment.step(action)
         observation = outcome.observation
         console.print(escape(observation.text), style=None if outcome.valid else "yellow")
         if outcome.done:
-            console.print(
-                "[green]Done: the task is solved.[/green]" if outcome.success else "[red]The episode failed.[/red]"
-            )
+            console.print(f"[green]Solved[/] in {step} steps." if outcome.success else "[red]The episode failed.[/]")
             return
-    console.print(f"[yellow]{config.environment.max_steps} steps are over.[/yellow]")
+    console.print(f"[yellow]{config.environment.max_steps} steps are over.[/]")
+
+
+def _ask(console: Console, step: int, admissible: tuple[str, ...]) -> str:
+    """Return what the person does; empty to stop."""
+    while True:
+        try:
+            action = console.input(f"[bold cyan]{step}>[/] ").strip()
+        except EOFError:
+            console.print()
+            return ""
+        if action == "?":
+            console.print(Columns([escape(text) for text in admissible], padding=(0, 3), column_first=True))
+        elif action:
+            return "" if action == "quit" else action
 
 
 def watch_policy(console: Console, worker: Worker, task_id: str, *, temperature: float, seed: int) -> None:
@@ -76,7 +85,6 @@ def watch_policy(console: Console, worker: Worker, task_id: str, *, temperature:
     from roleagent.loop.evaluating import committed_version
     from roleagent.rollout.loop import collect
     from roleagent.rollout.settings import settings_from_config
-    from roleagent.world_in_agent.matching import match
 
     version = committed_version(worker, -1)
     task = choose_task(worker.environment, task_id)
@@ -92,22 +100,59 @@ def watch_policy(console: Console, worker: Worker, task_id: str, *, temperature:
         seed=seed,
         purpose="play",
     )
-    first = episode.states[0]
-    console.print(Panel(f"Task: {escape(episode.goal)}\n\n{escape(first)}", title=escape(task.task_id)))
-    table = Table("step", "thought", "action", "predicted", "happened", "match")
+    console.print(_opening(task.task_id, episode.goal, episode.states[0]))
     unit = worker.config.world_in_agent.matching
     for step, after in zip(episode.steps, episode.states[1:], strict=True):
-        predicted = step.predictions[0] if step.predictions else ""
-        table.add_row(
-            str(step.index),
-            escape(step.reasoning),
-            escape(step.action or "(unreadable turn)"),
-            escape(predicted),
-            escape(after),
-            f"{match(predicted, after, unit):.2f}" if step.predictions else "",
-        )
-    console.print(table)
-    verdict = "[green]solved[/green]" if episode.success else "[red]not solved[/red]"
+        console.print(step_view(step, after, unit))
+    verdict = "[green]Solved[/]" if episode.success else "[red]Not solved[/]"
     console.print(
-        f"{verdict} after {len(episode.steps)} steps ({escape(episode.stop_reason.value)}), policy version {version}"
+        f"{verdict} in {len(episode.steps)} steps ({escape(episode.stop_reason.value.replace('_', ' '))}) by policy "
+        f"version {version} of {escape(worker.run_id)}, temperature {temperature:g}, seed {seed}."
     )
+
+
+def step_view(step: Step, after: str, unit: MatchUnit) -> Table:
+    """Return one step: thought, action, the next state as it was predicted and as it came, and how well they match."""
+    from roleagent.world_in_agent.matching import match
+
+    view = Table.grid(padding=(0, 2))
+    view.add_column(style="bold cyan", justify="right", width=3)
+    view.add_column(style="dim", width=8)
+    view.add_column(overflow="fold")
+    rows: list[tuple[str, Text]] = []
+    if step.reasoning:
+        rows.append(("thinks", Text(printable(step.reasoning), style="italic")))
+    action = Text(printable(step.action), style="bold") if step.action else Text("(unreadable turn)", style="red")
+    if step.action and not step.valid_action:
+        action.append("  (not possible)", style="red")
+    rows.append(("does", action))
+    if step.predictions:
+        predicted = step.predictions[0]
+        value = match(predicted, after, unit)
+        colour = "green" if value >= _GOOD else "yellow" if value >= _FAIR else "red"
+        rows.append(("expects", Text(printable(predicted) or "(nothing)")))
+        rows.append(("sees", Text.assemble(differences(predicted, after), (f"  match {value:.2f}", colour))))
+    else:
+        rows.append(("sees", Text(printable(after))))
+    for place, (label, text) in enumerate(rows):
+        view.add_row(str(step.index) if place == 0 else "", label, text)
+    view.add_row()
+    return view
+
+
+def differences(predicted: str, seen: str) -> Text:
+    """Return what was seen, with the words underlined that were not predicted at their place."""
+    expected, words = printable(predicted).split(), printable(seen).split()
+    shown = Text()
+    matcher = SequenceMatcher(None, [word.casefold() for word in expected], [word.casefold() for word in words], False)
+    for kind, _, _, begin, end in matcher.get_opcodes():
+        part = " ".join(words[begin:end])
+        if part:
+            shown.append(" " if shown else "")
+            shown.append(part, style="" if kind == "equal" else "underline yellow")
+    return shown
+
+
+def _opening(task_id: str, goal: str, observation: str) -> Panel:
+    text = Text.assemble(("Your task is to: ", "dim"), (printable(goal), "bold"), f"\n\n{printable(observation)}")
+    return Panel(text, title=escape(task_id), title_align="left", border_style="cyan", expand=False)
