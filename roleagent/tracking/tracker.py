@@ -358,7 +358,9 @@ def pool_digest(tasks: Sequence[Task]) -> str:
 
 
 def _key(key: str) -> str:
-    return _BAD_KEY.sub("_", key).strip("/. ")[:250] or "_"
+    """Make any text a key that MLflow takes: it refuses one that would be another path when read as a path."""
+    parts = (part.strip(". ") for part in _BAD_KEY.sub("_", key)[:250].split("/"))
+    return "/".join(part for part in parts if part) or "_"
 
 
 def _value(text: str) -> str:
