@@ -111,7 +111,7 @@ class TextEmbedder:
 
     def _batches(self, texts: Sequence[str]) -> Iterator[tuple[list[str], list[list[int]]]]:
         encoded = self._tokenizer(
-            [text[:_MAX_CHARS] for text in texts],
+            [text[:_MAX_CHARS].encode("utf-8", "replace").decode("utf-8") for text in texts],  # no lone surrogates
             truncation=True,
             max_length=self._max_tokens,
             padding=False,
