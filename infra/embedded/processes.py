@@ -14,7 +14,7 @@ import socket
 import subprocess
 import time
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -73,15 +73,14 @@ def stop(leaders: Sequence[psutil.Process], timeout: float = 20.0) -> None:
     family = list(leaders)
     for leader in leaders:
         with contextlib.suppress(psutil.NoSuchProcess):
-            family += leader.children(recursive=True)  # some may lead groups of their own, as a worker's flow runs do
-    for leader in leaders:
-        _signal_group(leader, signal.SIGTERM)
+            family += leader.children(recursive=True)
+    groups = {group for member in family if (group := _group(member))}  # a worker's flow runs lead groups of their own
+    _signal(groups, signal.SIGTERM)
     _, left = psutil.wait_procs(family, timeout=timeout)
     for member in left:
         with contextlib.suppress(psutil.NoSuchProcess):
             member.kill()
-    for leader in leaders:
-        _signal_group(leader, signal.SIGKILL)
+    _signal(groups, signal.SIGKILL)
     psutil.wait_procs(left, timeout=5)
 
 
@@ -95,9 +94,18 @@ def marked(folder: Path) -> list[psutil.Process]:
     return found
 
 
-def _signal_group(process: psutil.Process, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, number)
+def _group(process: psutil.Process) -> int:
+    """The process group that a process leads, 0 if it leads none."""
+    try:
+        return process.pid if os.getpgid(process.pid) == process.pid else 0
+    except ProcessLookupError:
+        return 0
+
+
+def _signal(groups: Iterable[int], number: signal.Signals) -> None:
+    for group in groups:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(group, number)
 
 
 def wait_until(check: Callable[[], bool], process: psutil.Process, what: str, log: Path, timeout: float) -> None:

@@ -25,6 +25,7 @@ from infra.embedded import processes, zombies
 from infra.embedded.processes import HOST, StackError
 from infra.embedded.s3 import EmbeddedS3, EmbeddedS3Error
 from roleagent.loop.home import home as roleagent_home
+from roleagent.policy.threads import limit_spinning
 
 BUCKET = "roleagent"
 POOL = "cpu"
@@ -171,6 +172,7 @@ class Stack:
         mlflow = self._start_mlflow()
         self._await("prefect", prefect, f"{self.prefect_api}/health")
         zombies.install(self.prefect_api)
+        zombies.sweep(self.prefect_api, POOL)
         tell("starting the worker")
         worker = self._start_worker()
         self._await("mlflow", mlflow, f"{self.addresses['mlflow']}/health")
@@ -222,6 +224,7 @@ class Stack:
             **self.environment(),
             "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(zombies.HEARTBEAT_SECONDS),
         }
+        limit_spinning(environment)  # the servers are on the same cores
         return processes.start("worker", command, environment, self.folder)
 
     def _worker_is_online(self) -> bool:

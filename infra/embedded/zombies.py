@@ -60,6 +60,23 @@ def install(api: str, silence_seconds: int = SILENCE_SECONDS) -> str:
     return str(request(api, "POST", "/automations/", wanted)["id"])
 
 
+def sweep(api: str, pool: str) -> list[str]:
+    """Mark the unfinished runs of a pool without workers, and their subflows, as Crashed; return their names.
+
+    Heartbeats sent before the server was stopped are forgotten by its automation, so this is done at its start.
+    """
+    unfinished = {"state": {"type": {"any_": ["RUNNING", "PENDING", "CANCELLING"]}}}
+    query: dict[str, Any] = {"flow_runs": unfinished, "work_pools": {"name": {"any_": [pool]}}}
+    names = []
+    state = {"type": "CRASHED", "name": "Crashed", "message": "The machine's services were stopped while it ran."}
+    while lost := request(api, "POST", "/flow_runs/filter", query):
+        for run in lost:
+            request(api, "POST", f"/flow_runs/{run['id']}/set_state", {"state": state, "force": True})
+            names.append(str(run["name"]))
+        query = {"flow_runs": {**unfinished, "parent_flow_run_id": {"any_": [run["id"] for run in lost]}}}
+    return names
+
+
 def request(api: str, method: str, path: str, body: Any = None) -> Any:
     """Send JSON to Prefect's API and return the JSON that it answers, None for an empty answer.
 

@@ -240,6 +240,21 @@ def test_a_run_without_heartbeats_is_crashed(running: Running) -> None:
     zombies.install(api)
 
 
+def test_runs_of_an_earlier_life_are_swept(running: Running) -> None:
+    api = running.stack.prefect_api
+    flow = zombies.request(api, "POST", "/flows/", {"name": "earlier"})["id"]
+    body = {"flow_id": flow, "state": {"type": "RUNNING", "name": "Running"}}
+    lost = zombies.request(api, "POST", "/flow_runs/", {**body, "work_pool_name": "cpu"})
+    task = {"flow_run_id": lost["id"], "task_key": "k", "dynamic_key": "0"}
+    tracking = zombies.request(api, "POST", "/task_runs/", task)["id"]
+    child = zombies.request(api, "POST", "/flow_runs/", {**body, "parent_task_run_id": tracking})
+    elsewhere = zombies.request(api, "POST", "/flow_runs/", body)  # started from a shell: it may well be alive
+    assert zombies.sweep(api, "cpu") == [lost["name"], child["name"]]
+    assert zombies.sweep(api, "cpu") == []
+    states = [zombies.request(api, "GET", f"/flow_runs/{r['id']}")["state_name"] for r in (lost, child, elsewhere)]
+    assert states == ["Crashed", "Crashed", "Running"]
+
+
 def test_ctrl_c_ends_everything(running: Running) -> None:
     leaders = [processes.find(running.stack.folder, name) for name in SERVICES]
     family = [member for leader in leaders if leader for member in (leader, *leader.children(recursive=True))]
