@@ -111,10 +111,11 @@ def torn_write(name: str, action: Action) -> Iterator[None]:
 
 
 class FullDisk:
-    """A disk that is full from the first write of a key that the pattern fits on, until `free` is called."""
+    """A disk that takes nothing any more from the first write on whose key the pattern (`*`, `?`) fits."""
 
-    def __init__(self, pattern: str) -> None:
+    def __init__(self, pattern: str, code: int = errno.ENOSPC) -> None:
         self._pattern = pattern
+        self._code = code
         self._full = False
 
     @contextmanager
@@ -123,7 +124,7 @@ class FullDisk:
         write = LocalStore._write
 
         def refuse(_file: object) -> None:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            raise OSError(self._code, os.strerror(self._code))
 
         def filling(store: LocalStore, key: str, fill: Any, *, if_absent: bool) -> None:
             self._full = self._full or fnmatch.fnmatchcase(key, self._pattern)
