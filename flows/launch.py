@@ -6,7 +6,7 @@ The command line finds these functions as entry points, so that the library belo
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -32,10 +32,11 @@ _LOCAL = {
 
 
 @contextmanager
-def prefect_server() -> Iterator[None]:
+def prefect_server() -> Iterator[Callable[[], None]]:
     """Set up Prefect for flows of this process: the server of PREFECT_API_URL, or one for the time of the block.
 
-    To be entered before Prefect is imported. What the user's environment sets is kept.
+    To be entered before Prefect is imported. What the user's environment sets is kept. Yields a function that waits
+    until the server answers: what is slow to import can be imported before it is called.
 
     Raises:
         ConfigError: the server of PREFECT_API_URL does not answer, or the home folder cannot be written.
@@ -53,14 +54,14 @@ def prefect_server() -> Iterator[None]:
         os.environ["PREFECT_HOME"] = str(folder)
     if os.environ.get("PREFECT_API_URL"):
         server_answers("PREFECT_API_URL")
-        yield
+        yield lambda: None
         return
     for name, value in _LOCAL.items():
         os.environ.setdefault(name, value)
-    with local_server(home() / "logs" / "prefect-server.log") as address:
-        os.environ["PREFECT_API_URL"] = address
+    with local_server(home() / "logs" / "prefect-server.log") as server:
+        os.environ["PREFECT_API_URL"] = server.address
         try:
-            yield
+            yield server.wait
         finally:
             del os.environ["PREFECT_API_URL"]
 
@@ -73,8 +74,10 @@ def train(config: TrainConfig, run_id: str = "") -> dict[str, Any]:
     """
     if not run_id:  # find what would stop it before anything is started
         runs.check(config)
+    with prefect_server() as wait:
         connect(resolve_backend(config.tracking.uri, home()))
-    with prefect_server():
+        import roleagent.learning.learner  # noqa: F401  needed later, and slow
         from flows.train import train as flow
 
+        wait()
         return flow(config, run_id)

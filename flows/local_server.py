@@ -31,13 +31,32 @@ class ServerError(RoleAgentError):
     """Prefect's server did not start; the message names its log."""
 
 
-@contextmanager
-def local_server(log: Path) -> Iterator[str]:
-    """Run a server for the time of a block and yield the address of its API.
+class LocalServer:
+    """A server that is starting, or has started."""
 
-    Raises:
-        ServerError: it ended while starting, or did not answer in time.
-    """
+    def __init__(self, process: subprocess.Popen[bytes], address: str, log: Path) -> None:
+        self.address = address  #: of its API
+        self._process, self._log = process, log
+
+    def wait(self) -> None:
+        """Wait until it answers.
+
+        Raises:
+            ServerError: it ended while starting, or did not answer in time.
+        """
+        deadline = time.monotonic() + _START_SECONDS
+        while not _answers(self.address):
+            status = self._process.poll()
+            if status is not None:
+                raise ServerError(f"Prefect's server ended with status {status} while starting (see {self._log})")
+            if time.monotonic() > deadline:
+                raise ServerError(f"Prefect's server did not answer within {_START_SECONDS} s (see {self._log})")
+            time.sleep(0.1)
+
+
+@contextmanager
+def local_server(log: Path) -> Iterator[LocalServer]:
+    """Run a server for the time of a block; it is still starting when the block begins."""
     log.parent.mkdir(parents=True, exist_ok=True)
     port = _free_port()
     with log.open("wb") as file:
@@ -50,9 +69,7 @@ def local_server(log: Path) -> Iterator[str]:
             start_new_session=True,
         )
     try:
-        address = f"http://{_HOST}:{port}/api"
-        _wait(server, address, log)
-        yield address
+        yield LocalServer(server, f"http://{_HOST}:{port}/api", log)
     finally:
         server.terminate()
         try:
@@ -60,16 +77,6 @@ def local_server(log: Path) -> Iterator[str]:
         except subprocess.TimeoutExpired:
             server.kill()
             server.wait()
-
-
-def _wait(server: subprocess.Popen[bytes], address: str, log: Path) -> None:
-    deadline = time.monotonic() + _START_SECONDS
-    while not _answers(address):
-        if server.poll() is not None:
-            raise ServerError(f"Prefect's server ended with status {server.returncode} while starting (see {log})")
-        if time.monotonic() > deadline:
-            raise ServerError(f"Prefect's server did not answer within {_START_SECONDS} s (see {log})")
-        time.sleep(0.1)
 
 
 def _answers(address: str) -> bool:

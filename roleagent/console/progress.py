@@ -41,7 +41,7 @@ class ProgressDisplay:
         self._moments: list[float] = []  # ends of iterations, after the moment at which the first began
         self._done = self._iterations = 0
         self._phase, self._share = "starting Prefect", 0.0
-        self._numbers: dict[str, str] = {}
+        self._metrics: dict[str, float] = {}  # the newest value of each
         self._told: set[str] = set()
         self.run_id = ""  #: of the run that is shown; empty before it has begun
 
@@ -90,7 +90,7 @@ class ProgressDisplay:
             # What comes before training is no measure of an iteration.
             self._moments = [now] if iteration == 0 else [*self._moments[-_WINDOW:], now]
             numbers = _numbers(metrics)
-            self._numbers |= numbers
+            self._metrics |= metrics
             left = self._left()
         if "success/heldout" in metrics:
             low, high = metrics["heldout/low"], metrics["heldout/high"]
@@ -124,7 +124,7 @@ class ProgressDisplay:
             share = f" {self._share:.0%}" if self._share else ""
             done, total, left = self._done, self._iterations, self._left()
             time_text = clock(time.monotonic() - self._began)
-            numbers = "  ".join(self._numbers.values())
+            numbers = "  ".join(" ".join(text.split()) for text in _numbers(self._metrics).values())
             phase = f"{self._phase}{share}"
         if left is not None:
             time_text += f", about {clock(left)} left"
@@ -134,7 +134,7 @@ class ProgressDisplay:
         if total:
             cells.append(Text(f"iteration {min(done + 1, total)} of {total}", style="bold", no_wrap=True))
             if wide:
-                cells.append(ProgressBar(total=total, completed=done, width=_BAR))
+                cells.append(ProgressBar(total=total, completed=done, width=_BAR, complete_style="cyan"))
         cells.append(Text(phase, style="cyan", no_wrap=True, overflow="ellipsis"))
         first.add_row(*cells)  # type: ignore[arg-type]
         yield first

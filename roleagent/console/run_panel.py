@@ -92,9 +92,10 @@ def run_panel(summary: Mapping[str, Any]) -> RenderableType:
     if before and after:
         gain = 100 * (after["success"] - before["success"])
         change = f"  [{'green' if gain > 0 else 'yellow'}]{gain:+.1f} points[/]"
-    planned = summary["iterations_planned"]
-    done = f"{summary['iterations']} iterations"
-    done = done if summary["iterations"] == planned else f"{summary['iterations']} of {planned} iterations"
+    planned, count = summary["iterations_planned"], summary["iterations"]
+    done = (f"{count}" if count == planned else f"{count} of {planned}") + (
+        " iteration" if planned == 1 else " iterations"
+    )
     phases = sorted(summary["phase_share"].items(), key=lambda pair: -pair[1])
     shares = ", ".join(f"{name.replace('_', ' ')} {share:.0%}" for name, share in phases if share >= 0.005)
     rows: list[tuple[str, RenderableType]] = [
@@ -146,14 +147,15 @@ def _failures(summary: Mapping[str, Any]) -> RenderableType:
 
 
 class Bar:
-    """A horizontal bar of a share of `_BAR` characters."""
+    """A horizontal bar of a share of at most `_BAR` characters; nothing where there is no room for it."""
 
     def __init__(self, share: float) -> None:
-        self._length = math.ceil(share * _BAR)
+        self._share = share
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        text = ("=" if options.ascii_only else "━") * self._length
-        yield Text(f"{text:<{_BAR}}", style="cyan", no_wrap=True)
+        width = min(_BAR, options.max_width)
+        text = ("=" if options.ascii_only else "━") * math.ceil(self._share * width)
+        yield Text(text if width > 3 else "", style="cyan", no_wrap=True)
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
         return Measurement(1, min(_BAR, options.max_width))

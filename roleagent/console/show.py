@@ -84,6 +84,8 @@ def evaluation_table(result: Evaluation) -> RenderableType:
     """Return an evaluation by task type."""
     table = new_table("task type", "success", "95 % interval", "tasks", numbers=("success", "95 % interval", "tasks"))
     table.add_column("")
+    for column in table.columns[:-1]:
+        column.no_wrap = True
     for name, rate in result.by_type.items():
         interval = f"{rate.low:.0%} to {rate.high:.0%}"
         table.add_row(escape(name), f"{rate.success:.1%}", interval, str(rate.n), Bar(rate.success))
@@ -119,18 +121,17 @@ def neighbours_table(found: Sequence[Neighbour]) -> RenderableType:
     """Return similar failures, most similar first."""
     if not found:
         return Text("Nothing is in the bank yet.")
-    table = new_table("similarity", "failure type", "query", "iteration", "record", numbers=("iteration",))
-    table.columns[-1].no_wrap = True
+    table = Table.grid(padding=(0, 2))
     for item in found:
-        table.add_row(
-            f"{item.similarity:.2f}",
-            escape(item.record.failure_type),
-            escape(item.record.retrieval_query),
-            str(item.record.iteration),
-            item.record.record_id[:_NAMED],
+        where = f"{item.record.record_id[:_NAMED]}  iteration {item.record.iteration}  {printable(item.task_id)}"
+        text = Text.assemble(
+            (f"{printable(item.record.failure_type)}\n", "bold"),
+            f"{printable(item.record.retrieval_query)}\n",
+            (f"{where}\n", "dim"),
         )
-    more = Text(f"\nMore of one: roleagent bank show {found[0].record.record_id[:_NAMED]}", style="dim")
-    return Group(table, more)
+        table.add_row(Text(f"{item.similarity:.2f}", style="cyan"), text)
+    first = found[0].record.record_id[:_NAMED]
+    return Group(table, Text(f"More of one: roleagent bank show {first}", style="dim"))
 
 
 def diagnosis_panel(worker: Worker, record: str) -> RenderableType:

@@ -248,12 +248,17 @@ def commit(worker: Worker, n: int, results: Sequence[PhaseResult], drawn: Sequen
 def prepare(worker: Worker) -> list[PhaseResult]:
     """Iteration 0: the state before training (initial checkpoint, uniform curriculum, first evaluation)."""
     listener().phase_started(0, "load the policy")
-    with Stopwatch() as watch:
+    with Stopwatch() as loading:
         worker.learner(0)
+    with Stopwatch() as watch:
         records = _save_checkpoint(worker, 0)
         state = json.dumps(worker.curriculum(0).state_dict(), sort_keys=True).encode()
         curriculum = worker.writer(0).put("curriculum.json", state)
-    return [PhaseResult("storage", watch.seconds, {}, (*records, curriculum)), evaluate(worker, 0, final=True)]
+    return [
+        PhaseResult("loading", loading.seconds),
+        PhaseResult("storage", watch.seconds, {}, (*records, curriculum)),
+        evaluate(worker, 0, final=True),
+    ]
 
 
 def _named(metrics: Mapping[str, float], split: str, prefix: str) -> dict[str, float]:
