@@ -9,13 +9,13 @@ import os
 import secrets
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from roleagent.config import TrainConfig
-from roleagent.errors import ConfigError, RoleAgentError, StorageError
+from roleagent.errors import CommitConflict, ConfigError, RoleAgentError, StorageError
 from roleagent.loop import home
 from roleagent.loop.events import listener
 from roleagent.loop.worker import Worker, get_worker
@@ -211,13 +211,28 @@ def mlflow_place(worker: Worker) -> dict[str, str]:
 
 
 def _record_end(worker: Worker, status: str, reason: str, *, tracked: bool) -> None:
-    # The error that stopped the run matters more than one in telling of it.
+    # The error that stopped the run matters more than one in telling of it, and one record is more than none.
+    if _taken_over(worker):
+        return  # the run goes on elsewhere: neither its status nor its MLflow run is ours to end
+    records: list[Callable[[], None]] = [lambda: write_status(worker, status, reason)]
+    if tracked:
+        records.append(lambda: worker.tracker.end("KILLED" if status == "interrupted" else "FAILED"))
+    for record in records:
+        try:
+            record()
+        except (RoleAgentError, OSError) as error:
+            listener().notice(f"could not record the end of {worker.run_id}: {error}")
+
+
+def _taken_over(worker: Worker) -> bool:
     try:
-        write_status(worker, status, reason)
-        if tracked:
-            worker.tracker.end("KILLED" if status == "interrupted" else "FAILED")
-    except (RoleAgentError, OSError) as error:
-        listener().notice(f"could not record the end of {worker.run_id}: {error}")
+        if worker.lease is not None:
+            worker.lease.check()
+    except CommitConflict:
+        return True
+    except StorageError:
+        return False
+    return False
 
 
 def _seconds(at: str) -> float:
