@@ -1,0 +1,37 @@
+"""Runs whose commits are written by hand: metrics and timings without any training."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from roleagent.config import load_config
+from roleagent.loop import runs
+from roleagent.loop.publishing import Timing, record_timing
+from roleagent.loop.worker import Worker
+
+MakeRun = Callable[..., Worker]
+
+
+def committed_run(
+    metrics: Sequence[dict[str, float]] = (),
+    walls: Sequence[Timing | None] = (),
+    failures: Sequence[dict[str, int]] = (),
+    run_id: str = "a-run",
+) -> Worker:
+    """Make a run of the preset `smoke`, seed 3, with these metrics and timings committed, one an iteration."""
+    worker = runs.open_run(load_config("smoke", ["seed=3"]), run_id).worker()
+    for n, row in enumerate(metrics):
+        record: dict[str, Any] = {
+            "metrics": {"iteration": float(n), "memory/peak_mb": 100.0 + n, **row},
+            "failure_types": failures[n] if n < len(failures) else {},
+            "tasks": [],
+        }
+        writer = worker.writer(n)
+        writer.put("metrics.json", json.dumps(record).encode())
+        writer.commit(policy_version=n, seed=3)
+    for n, timing in enumerate(walls):
+        if timing is not None:
+            record_timing(worker, n, timing)
+    return worker
