@@ -28,6 +28,12 @@ _DEFAULTS = {
 _LOCAL = {
     "PREFECT_LOGGING_TO_API_ENABLED": "false",
     "PREFECT_SERVER_LOGGING_LEVEL": "ERROR",
+    # One transaction an event holds up the next subflow for seconds; nobody listens to events of a short life.
+    "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "200",
+    "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_READ_BATCH_SIZE": "200",
+    "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "1",
+    "PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED": "false",
+    "PREFECT_SERVER_SERVICES_EVENT_PERSISTER_ENABLED": "false",
 }
 
 
@@ -80,4 +86,15 @@ def train(config: TrainConfig, run_id: str = "") -> dict[str, Any]:
         from flows.train import train as flow
 
         wait()
-        return flow(config, run_id)
+        with _quiet_heart():
+            return flow(config, run_id)
+
+
+@contextmanager
+def _quiet_heart() -> Iterator[None]:
+    # A heartbeat tells a lasting server that a run is alive. Here the server ends with the run, and waiting for the
+    # heart's thread would cost every iteration up to a second.
+    from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+
+    with temporary_settings(updates={PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+        yield

@@ -43,12 +43,17 @@ def _may_help(_task: Task[..., Any], _run: TaskRun, state: State[Any]) -> bool:
     return False
 
 
-def phase(name: str, *, timeout_seconds: float = 3600, retries: int = 2) -> Callable[[Callable[P, R]], Task[P, R]]:
-    """Return the decorator of a phase: named after phase and iteration, retried with jitter, bounded in time."""
+def phase(
+    name: str, *, timeout_seconds: float | None = 3600, retries: int = 2
+) -> Callable[[Callable[P, R]], Task[P, R]]:
+    """Return the decorator of a phase: named after phase and iteration, retried with jitter, bounded in time.
+
+    A phase that runs beside another one, in a thread, has no time-out: Prefect cannot interrupt a thread. Tags are left
+    out: each costs a request for a concurrency slot before the task may begin.
+    """
     return task(
         name=name,
         task_run_name=f"{name} {{n}}",
-        tags=[name.replace(" ", "-")],
         retries=retries,
         retry_delay_seconds=exponential_backoff(backoff_factor=2),
         retry_jitter_factor=0.5,

@@ -7,7 +7,7 @@ from roleagent.loop.phases import PhaseResult
 from tasks.common import RunRef, phase
 
 
-@phase("reshape", timeout_seconds=600)
+@phase("reshape", timeout_seconds=None)
 def reshape(run: RunRef, n: int) -> PhaseResult:
     """Reshape the task distribution after iteration n."""
     return phases.reshape(run.worker(), n)

@@ -7,7 +7,7 @@ from roleagent.loop.phases import PhaseResult
 from tasks.common import RunRef, phase
 
 
-@phase("diagnose")
+@phase("diagnose", timeout_seconds=None)
 def diagnose(run: RunRef, n: int) -> PhaseResult:
     """Diagnose the failures of iteration n."""
     return phases.diagnose(run.worker(), n)

@@ -13,7 +13,7 @@ def validate_trajectories(run: RunRef, n: int) -> PhaseResult:
     return phases.validate_rollout(run.worker(), n)
 
 
-@phase("validate diagnoses", timeout_seconds=300)
+@phase("validate diagnoses", timeout_seconds=None)
 def validate_diagnoses(run: RunRef, n: int) -> PhaseResult:
     """Validate the diagnoses of iteration n."""
     return phases.validate_diagnoses(run.worker(), n)
