@@ -84,19 +84,32 @@ def _apply(values: dict[str, Any], override: str) -> None:
             raise ConfigError(f"override '{override}': '{part}' is not a section")
         node = child
     try:
-        node[parts[-1]] = yaml.safe_load(text)
+        node[parts[-1]] = yaml.safe_load(text) if text.strip() else _empty(parts)
     except yaml.YAMLError as error:
         raise ConfigError(f"override '{override}': {_one_line(str(error))}") from error
 
 
+def _empty(parts: list[str]) -> str | None:
+    """What `key=` without a value means: an empty text where the key takes one, else no value."""
+    model = _section(tuple(parts[:-1]))
+    field = model.model_fields.get(parts[-1]) if model else None
+    return "" if field is not None and isinstance(field.default, str) else None
+
+
 def _siblings(location: tuple[int | str, ...]) -> list[str]:
+    model = _section(location)
+    return list(model.model_fields) if model else []
+
+
+def _section(location: tuple[int | str, ...]) -> type[BaseModel] | None:
+    """Return the model of a section, None if there is no such section."""
     model: type[BaseModel] = TrainConfig
     for part in location:
         annotation = model.model_fields[str(part)].annotation if str(part) in model.model_fields else None
         if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
-            return []
+            return None
         model = annotation
-    return list(model.model_fields)
+    return model
 
 
 def _one_line(text: str) -> str:
