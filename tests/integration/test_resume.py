@@ -8,6 +8,9 @@ forked from one prepared process and run the flow's own code without Prefect (`t
 
 from __future__ import annotations
 
+import ast
+import json
+import re
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -20,6 +23,7 @@ import pytest
 from tests.support import processes
 from tests.support.faults import KillAt, at, faulty_stores, kill, torn_write
 from tests.support.loop import RUN_ID, small_config, train
+from tests.support.processes import ROOT
 from tests.support.results import Results, committed, read_results, store_of
 
 pytestmark = pytest.mark.slow
@@ -132,6 +136,26 @@ def test_the_uninterrupted_run_exercises_everything(uninterrupted: Story) -> Non
     assert results.failure_types[LAST]
     assert results.metrics[LAST]["curriculum/relevant_tasks"] > 0
     assert len(results.traces) == LAST
+
+
+def test_every_number_that_is_shown_is_measured(uninterrupted: Story) -> None:
+    """Report, figures and advice read metrics by name; a name that no phase writes would be a part that never shows."""
+    kinds = "success|match|rollout|update|mismatch|curriculum|bank|groups|reward|diagnosis|retrieval|heldout|memory"
+    shown = {
+        node.value
+        for path in (ROOT / "roleagent" / "tracking").glob("*.py")
+        if path.name != "history.py"  # it knows other names of the same numbers
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and re.fullmatch(f"({kinds})/[a-z_/]*[a-z]", node.value)
+    }
+    store = store_of(uninterrupted.home)
+    measured = set()
+    for n in store.committed(RUN_ID):
+        measured |= set(json.loads(store.read(RUN_ID, n, "metrics.json"))["metrics"])
+    assert len(shown) > 20
+    assert shown - measured == set()
 
 
 @pytest.mark.parametrize(("chain", "n"), KILLS, ids=[f"{n}: {CHAINS[chain][n]}" for chain, n in KILLS])

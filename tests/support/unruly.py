@@ -28,6 +28,7 @@ LONG = "a very long story " * 20_000
 class MoodyHousehold(Household):
     """Every fourth episode hangs in its first step, the next raises there, and the one after that in its reset."""
 
+    name = "moody"
     inline = False
     hang_seconds = 60.0
     _resets = itertools.count()
