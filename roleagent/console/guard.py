@@ -119,7 +119,9 @@ def end(status: int) -> NoReturn:
 
 def tell(message: str, status: int, *, label: str = "error: ") -> int:
     """Write one line to standard error, red on a terminal, and return the exit status."""
-    line = label + " ".join(message.split())
+    from roleagent.console.screen import printable
+
+    line = label + printable(" ".join(message.split()))
     red = sys.stderr.isatty() and label and "NO_COLOR" not in os.environ
     sys.stderr.write(f"\x1b[31m{line}\x1b[0m\n" if red else f"{line}\n")
     return status

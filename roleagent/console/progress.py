@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 _WINDOW = 8  # iterations whose mean duration the time left is read from
 _BAR = 24
+_NARROW, _WIDE = 40, 70  # characters from which a line has words, and from which it has a bar
 _NUMBER = re.compile(r"\d[\d.,%]*")
 
 
@@ -128,12 +129,13 @@ class ProgressDisplay:
             phase = f"{self._phase}{share}"
         if left is not None:
             time_text += f", about {clock(left)} left"
-        wide = options.max_width >= 70
         first = Table.grid(padding=(0, 1))
         cells: list[object] = [self._spinner(Spinner)]
         if total:
-            cells.append(Text(f"iteration {min(done + 1, total)} of {total}", style="bold", no_wrap=True))
-            if wide:
+            place = min(done + 1, total)
+            name = f"iteration {place} of {total}" if options.max_width >= _NARROW else f"{place}/{total}"
+            cells.append(Text(name, style="bold", no_wrap=True))
+            if options.max_width >= _WIDE:
                 cells.append(ProgressBar(total=total, completed=done, width=_BAR, complete_style="cyan"))
         cells.append(Text(phase, style="cyan", no_wrap=True, overflow="ellipsis"))
         first.add_row(*cells)  # type: ignore[arg-type]

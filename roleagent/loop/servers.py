@@ -21,12 +21,15 @@ def server_answers(variable: str) -> str:
     address = os.environ[variable].rstrip("/") + "/health"
     try:
         parts = urlsplit(address)
+        if parts.scheme not in {"http", "https"}:
+            raise ValueError
         shown = f"{parts.hostname}:{parts.port}" if parts.port else str(parts.hostname)
         status = PoolManager(retries=False, timeout=Timeout(5)).request("GET", address).status
     except (HTTPError, ValueError) as error:
-        where = "" if isinstance(error, ValueError) or not parts.hostname else f" at {shown}"
+        if isinstance(error, ValueError):
+            raise ConfigError(f"{variable} is no address of a server, as http://127.0.0.1:4200/api is") from error
         raise ConfigError(
-            f"the server of {variable}{where} does not answer; start it (`make up`), or unset the variable"
+            f"the server of {variable} at {shown} does not answer; start it (`make up`), or unset the variable"
         ) from error
     if status >= 400:
         raise ConfigError(f"the server of {variable} at {shown} answers {status}; check the address")
