@@ -1,0 +1,86 @@
+"""The schedule, the corpus and a resumed pretraining."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from roleagent.errors import ConfigError
+from roleagent.pretraining.corpus import CorpusSettings, Encoder, agent_example, demonstration, environment_example
+from roleagent.pretraining.recipe import quickstart
+from roleagent.pretraining.train import PretrainSettings, Stage, batches, learning_rate_factor, pretrain
+
+CORPUS = CorpusSettings(environment_share=0.3)
+
+
+def tiny(**changes: object) -> PretrainSettings:
+    settings = PretrainSettings(
+        stages=(Stage(CORPUS, 3), Stage(replace(CORPUS, decision_weight=4.0), 3, begin=0.5, end=0.0)),
+        batch_tokens=1600,
+        tokenizer_texts=60,
+        vocabulary=700,
+        width=16,
+        layers=1,
+        heads=2,
+        kv_heads=1,
+        intermediate=16,
+    )
+    return replace(settings, **changes)  # type: ignore[arg-type]
+
+
+def test_learning_rate_by_hand() -> None:
+    settings = tiny(stages=(Stage(CORPUS, 10), Stage(CORPUS, 10, begin=0.5, end=0.0)), warmup_steps=4)
+    factors = [learning_rate_factor(step, settings) for step in (0, 3, 9, 10, 15, 19)]
+    assert factors == pytest.approx([0.25, 1.0, 1.0, 0.5, 0.25, 0.05])
+
+
+def test_the_recipe_has_four_stages_and_only_the_last_two_are_honest() -> None:
+    stages = quickstart().stages
+    assert [stage.corpus.oracle for stage in stages] == [True, True, False, False]
+    assert quickstart().steps == 6148
+
+
+def test_weights_of_an_agent_example(quickstart_encoder: Encoder) -> None:
+    settings = replace(CORPUS, decision_weight=4.0, prediction_weight=0.25, observation_weight=0.125, slips=0.5)
+    demo = demonstration(settings, 0, 5)
+    assert any(step.slip for step in demo.steps)
+    example = agent_example(demo, quickstart_encoder, settings)
+    assert len(example.ids) == len(example.weights)
+    assert set(example.weights) == {0.0, 0.125, 0.25, 1.0, 4.0}
+    assert example.weights.count(4.0) == 3 * sum(not step.slip for step in demo.steps)
+
+
+def test_an_environment_example_learns_the_answer_alone(quickstart_encoder: Encoder) -> None:
+    demo = demonstration(CORPUS, 0, 1, failed=True)
+    example = environment_example(demo, quickstart_encoder.tokenizer)
+    learned = [token for token, weight in zip(example.ids, example.weights, strict=True) if weight]
+    assert demo.label is not None
+    text = quickstart_encoder.tokenizer.decode(learned)
+    assert text.startswith('{"failure_type": "' + demo.label.failure_type)
+    assert learned[-1] == quickstart_encoder.tokenizer.eot_id
+
+
+def test_batches_hold_every_example_once(quickstart_encoder: Encoder) -> None:
+    items = [(k, agent_example(demonstration(CORPUS, 0, k), quickstart_encoder, CORPUS)) for k in range(16)]
+    stream = batches(iter(items), 4096, window=16)
+    seen, after = [], -1
+    while after < 0:
+        after, batch = next(stream)
+        assert len(batch) * max(len(item.ids) for item in batch) <= 4096
+        seen += [tuple(item.ids) for item in batch]
+    assert after == 16
+    assert sorted(seen) == sorted(tuple(item.ids) for _, item in items)
+
+
+def test_a_stopped_pretraining_goes_on_with_the_same_recipe_only(tmp_path: Path) -> None:
+    rows: list[dict[str, float]] = []
+    pretrain(tiny(), tmp_path, rows.append, limit=2)
+    assert rows[-1]["step"] == 2
+    policy = pretrain(tiny(), tmp_path, rows.append)
+    assert rows[-1]["step"] == 6
+    assert policy.tokenizer.vocab_size <= 700
+    assert (tmp_path / "policy" / "model.safetensors").is_file()
+    with pytest.raises(ConfigError, match="another recipe"):
+        pretrain(tiny(seed=1), tmp_path, rows.append)
