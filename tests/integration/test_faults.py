@@ -29,7 +29,7 @@ from tests.support.loop import RUN_ID, small_config, train
 from tests.support.results import committed, read_bank, read_mlflow, store_of
 from tests.support.unruly import HOSTILE, MoodyHousehold
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # a busy machine takes its time
 
 TINY = (
     "iterations=2",

@@ -52,7 +52,7 @@ class Child:
         self.process = process
         self._pipe = pipe
 
-    def wait(self, seconds: float = 240.0) -> Ended:
+    def wait(self, seconds: float = 600.0) -> Ended:
         """Wait for the end. A child that takes longer is killed, and the test fails."""
         answer: dict[str, Any] = {}
         try:
