@@ -155,7 +155,8 @@ def test_gradient_equals_the_textbook_loss(config, micro_batch_tokens):
         loss.backward()
         total = total + loss.detach()
     for name, parameter in plain.named_parameters():
-        torch.testing.assert_close(model.get_parameter(name).grad, parameter.grad, rtol=1e-5, atol=1e-6)
+        # float32: the order of a sum depends on the number of threads, which moves a gradient by about 1e-6
+        torch.testing.assert_close(model.get_parameter(name).grad, parameter.grad, rtol=1e-5, atol=3e-6)
     assert metrics["update/loss"] == pytest.approx(total.item(), rel=1e-5, abs=1e-6)
     norm = math.sqrt(sum(float(parameter.grad.square().sum()) for parameter in plain.parameters()))
     assert metrics["update/grad_norm"] == pytest.approx(norm, rel=1e-5)
