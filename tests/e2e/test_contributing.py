@@ -19,6 +19,7 @@ ENVIRONMENT = '''
 from collections.abc import Sequence
 
 from roleagent.environments.base import Observation, Outcome
+from roleagent.errors import EnvironmentFault
 from roleagent.types import Split, Task
 
 LAMPS = ("lamp 1", "lamp 2", "lamp 3")
@@ -31,20 +32,28 @@ class Lamps:
     reward_range = (0.0, 1.0)
     guide = "switch on <lamp>: light a lamp"
 
+    def __init__(self) -> None:
+        self._wanted = ""  # empty while no episode goes on
+
     def tasks(self, split: Split) -> Sequence[Task]:
         return [Task(f"lamps-{split}-{n}", self.name, LAMPS[n % 3], split) for n in range(16)]
 
     def reset(self, task_id: str) -> tuple[str, Observation]:
-        self._wanted, self._done = LAMPS[int(task_id.rpartition("-")[2]) % 3], False
-        return f"switch on {self._wanted}", self._look("You are in a dark room with three lamps.")
+        known = {task.task_id: n for split in ("train", "heldout") for n, task in enumerate(self.tasks(split))}
+        if task_id not in known:
+            raise EnvironmentFault(f"lamps has no task {task_id!r}; ids look like lamps-train-0")
+        self._wanted = LAMPS[known[task_id] % 3]
+        return f"switch on {self._wanted}", self._look(f"You are in the dark room {task_id} with three lamps.")
 
     def step(self, action: str) -> Outcome:
+        if not self._wanted:
+            raise EnvironmentFault("lamps: no episode goes on; call reset first")
         valid = action.startswith("switch on ") and action.removeprefix("switch on ") in LAMPS
         won = action == f"switch on {self._wanted}"
-        self._done = self._done or won
+        self._wanted = "" if won else self._wanted
         text = f"You {action}. It shines." if valid else "Nothing happens."
         reward = 1.0 if won else 0.0
-        return Outcome(self._look(text), reward, self._done, won, reward, valid)
+        return Outcome(self._look(text), reward, won, won, reward, valid)
 
     def _look(self, text: str) -> Observation:
         return Observation(text, tuple(f"switch on {lamp}" for lamp in LAMPS))
