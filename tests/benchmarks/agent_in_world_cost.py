@@ -1,6 +1,6 @@
 """What Agent-In-World adds to an iteration, generation of the diagnoses apart.
 
-    python tests/benchmarks/agent_in_world_cost.py
+    python -m tests.benchmarks.agent_in_world_cost
 
 Median CPU and wall milliseconds of each part at 16 diagnoses an iteration, with banks of growing size.
 """
@@ -21,6 +21,7 @@ from roleagent.agent_in_world.failure_bank import FailureBank
 from roleagent.agent_in_world.retrieval import retrieve
 from roleagent.config.models import AgentInWorldConfig
 from roleagent.types import Diagnosis, DiagnosisStatus
+from tests.benchmarks.timing import median_cpu, spent
 
 CONFIG = AgentInWorldConfig()
 KINDS = ["repeated exploration", "wrong receptacle", "missing treatment", "wrong object", "closed target"]
@@ -66,6 +67,31 @@ def write(bank: FailureBank, batches: list[list[Diagnosis]], number: int) -> Non
 
 def report(line: str) -> None:
     sys.stdout.write(line + "\n")
+
+
+def numbers() -> dict[str, float]:
+    """For `make bench`: CPU milliseconds a diagnosis in a bank of 4,000 records, and of one reshaping."""
+    embedder = TextEmbedder(CONFIG.embedding_model)
+    distribution = TaskDistribution([f"task-{i}" for i in range(3553)], CONFIG)
+    relevance = {f"task-{i}": 0.5 for i in range(500)}
+    batches = [[diagnosis(4000 + 16 * n + i, 300) for i in range(16)] for n in range(9)]
+
+    def reshape(n: int) -> None:
+        distribution.observe({f"task-{n}": 0.5})
+        distribution.add_relevance(relevance)
+        distribution.end_iteration()
+        distribution.draw(16, 0, n)
+
+    with tempfile.TemporaryDirectory() as folder, FailureBank(Path(folder), "run", embedder) as bank:
+        bank.add([diagnosis(i, 1 + i // 16) for i in range(4000)])
+        queries = [f"{item.failure_type}: {item.retrieval_query}" for batch in batches for item in batch]
+        embedding = spent(lambda: embedder.embed(queries)).cpu / len(batches)
+        return {
+            "bank_query_ms": 1e3 * median_cpu(len(batches), partial(ask, bank, batches)) / 16,
+            "bank_embed_ms": 1e3 * embedding / 16,
+            "bank_add_ms": 1e3 * median_cpu(len(batches), partial(write, bank, batches)) / 16,
+            "reshape_ms": 1e3 * median_cpu(9, reshape),
+        }
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """Tokens a second of the engines on a policy of one million parameters, at contexts of about 500 tokens.
 
-Run it with `python tests/benchmarks/decode_speed.py [threads]`. The best step of many is reported, which is least
+Run it with `python -m tests.benchmarks.decode_speed [threads]`. The best step of many is reported, which is least
 disturbed by other processes, and the CPU time a token, which counts both.
 """
 
@@ -27,8 +27,8 @@ VOCAB, CONTEXT, NEW = 2000, 485, 25
 log = logging.getLogger("decode_speed")
 
 
-def measure(name: str, engine: Engine, batch: int, steps: int) -> None:
-    """Prefill, decode, prefill once more; report."""
+def measure(name: str, engine: Engine, batch: int, steps: int) -> float:
+    """Prefill, decode, prefill once more; report, and return CPU microseconds a decoded token."""
     rng = np.random.default_rng(0)
     slots = engine.open(batch, CONTEXT + 2 * NEW + steps + 10)
 
@@ -52,6 +52,17 @@ def measure(name: str, engine: Engine, batch: int, steps: int) -> None:
         *(name, batch, batch / best, best * 1e3, cpu, first, more),
     )
     engine.close(slots)
+    return cpu
+
+
+def numbers() -> dict[str, float]:
+    """For `make bench`: CPU microseconds a token at batch 64, of the own engine and of a general one."""
+    torch.set_num_threads(1)
+    model = build_small_model(VOCAB)
+    return {
+        "decode_us_a_token": measure("llama", LlamaEngine(model), 64, 40),
+        "decode_transformers_us_a_token": measure("transformers", TransformersEngine(model), 64, 8),
+    }
 
 
 def main() -> None:

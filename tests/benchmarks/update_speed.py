@@ -1,4 +1,4 @@
-"""Speed of the policy update on CPU: `python tests/benchmarks/update_speed.py --threads 2 --micro-batch-tokens 2048`.
+"""Speed of the policy update on CPU: `python -m tests.benchmarks.update_speed --threads 2 --micro-batch-tokens 2048`.
 
 A Llama of one million parameters (width 128, 4 layers, 4 heads over 2 key-value heads, 700 tokens, tied) and 64
 sequences of 350 to 750 tokens, half of them generated. CPU seconds count all threads: on a machine that is busy with
@@ -19,6 +19,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from roleagent.config.models import LearnerConfig
 from roleagent.learning.learner import Learner
 from roleagent.types import TrainingSequence
+from tests.benchmarks.timing import median_cpu
 
 
 def model() -> LlamaForCausalLM:
@@ -45,6 +46,24 @@ def batch(count: int) -> list[TrainingSequence]:
             )
         )
     return sequences
+
+
+def numbers() -> dict[str, float]:
+    """For `make bench`: tokens a CPU second of an update of 24 sequences, with and without a reference model."""
+    torch.set_num_threads(1)
+    sequences = batch(24)
+    found = {}
+    for name, kl in (("update_plain", 0.0), ("update_with_reference", 0.01)):
+        config = LearnerConfig(learning_rate=3e-4, kl_coefficient=kl, micro_batch_tokens=2048)
+        learner = Learner(model(), model() if kl else None, config, seed=0, dtype="float32")
+        tokens: list[float] = []
+
+        def update(iteration: int, learner: Learner = learner, tokens: list[float] = tokens) -> None:
+            tokens.append(learner.update(sequences, temperature=1.0, iteration=iteration)["update/tokens"])
+
+        seconds = median_cpu(3, update)
+        found[f"{name}_tokens_per_cpu_second"] = tokens[0] / seconds
+    return found
 
 
 def main() -> None:
