@@ -1,8 +1,8 @@
 """Every estimator learns: from chance to nearly always right, with the real rollouts, scoring and update.
 
 The environment is a two-step bandit in words (`tests.support.doors`); the policy begins as a small Llama that has
-seen well-formed turns with random actions. A sign error, a mask that is off by one token, advantages given to the
-wrong episode, log-probs of another distribution or weights that do not reach the engine each make this fail.
+seen well-formed turns with random actions. A sign error, advantages given to the wrong episode, a loss on the wrong
+tokens or weights that do not reach the engine each make this fail.
 """
 
 from __future__ import annotations
