@@ -19,7 +19,7 @@ from roleagent.loop import phases, publishing, runs
 from roleagent.loop.worker import Worker
 from tests.benchmarks.timing import Spent, spent
 
-ITERATIONS = 5
+ITERATIONS = 4
 _CHANGES = ("evaluation.every=0", "evaluation.tasks=1", "evaluation.final_tasks=1")
 
 
@@ -77,10 +77,8 @@ def iteration(worker: Worker, n: int) -> dict[str, float]:
     took["bank"] = spent(lambda: worker.bank.add(worker.diagnoses(n)))
     took["publishing"] = spent(lambda: publishing.publish(worker, n, metrics))
 
-    nothing = Spent(0.0, 0.0)
-    without = sum(
-        (took[name] for name in ("rollout", "validation", "scoring", "alone", "commit", "publishing")), nothing
-    )
+    parts = ("rollout", "validation", "scoring", "alone", "commit", "publishing")
+    without = sum((took[name] for name in parts), Spent(0.0, 0.0))
     added = took["beside"] - took["alone"] + took["bank"]
     whole = without + added
     generated = metrics["rollout/tokens_generated"]
