@@ -15,7 +15,7 @@ REPEATS = 5
 
 
 def numbers() -> dict[str, float]:
-    """`household_step_us` and `household_reset_us`: CPU microseconds, medians over repeats of the mean of fresh games."""
+    """`household_step_us` and `household_reset_us`: CPU microseconds, medians of means over fresh games."""
     environment = make_environment("household", level="small", train_tasks=512, heldout_tasks=512)
     tasks = [task.task_id for task in environment.tasks("train")]
     steps, resets = [], []
