@@ -54,6 +54,7 @@ def main(names: list[str]) -> int:
             failed.append(name)
         found |= measured or {}
         sys.stderr.write(f" {time.monotonic() - began:.0f} s\n")
+    found |= derived(found)
     machine["load_after"] = os.getloadavg()[0]
     target.write_text(json.dumps(dict(sorted(found.items())), indent=1) + "\n", encoding="utf-8")
     (folder / "machine.json").write_text(json.dumps(machine, indent=1) + "\n", encoding="utf-8")
@@ -62,6 +63,19 @@ def main(names: list[str]) -> int:
     if failed:
         sys.stderr.write(f"error: {', '.join(failed)} failed\n")
     return 1 if failed else 0
+
+
+def derived(found: dict[str, float]) -> dict[str, float]:
+    """Return what follows from the numbers of several benchmarks.
+
+    Without a whole quickstart run, the share of orchestration is its seconds in a real, small run over the seconds of a
+    quickstart iteration, to which what Prefect takes is added.
+    """
+    needed = ("from_quickstart_run", "orchestration_seconds", "iteration_seconds", "prefect_seconds")
+    if any(name not in found for name in needed) or found["from_quickstart_run"]:
+        return {}
+    whole = found["iteration_seconds"] + found["prefect_seconds"]
+    return {"orchestration_share": round(found["orchestration_seconds"] / whole, 6)}
 
 
 def run(name: str) -> dict[str, float] | None:

@@ -67,7 +67,7 @@ def costs(worker: Worker) -> dict[str, float]:
             shares.append({**parts, "all": sum(parts.values())})
             rows.append({name: value * timing.wall for name, value in shares[-1].items()})
     seconds = {name: statistics.median(row[name] for row in rows) for name in rows[0]}
-    return {
+    return {  # `derived` of the command replaces the share where the run was a small one
         "orchestration_seconds": seconds["all"],
         "orchestration_share": statistics.median(share["all"] for share in shares),
         "prefect_seconds": seconds["orchestration"],
