@@ -168,6 +168,8 @@ def bank_search(
     count: Annotated[int, typer.Option("--count", "-k", min=1, help="How many.")] = 5,
 ) -> None:
     """Find the failures most similar to a text."""
+    if not text.strip():
+        raise ConfigError("the text to look for is empty")
     from roleagent.console.show import neighbours_table
     from roleagent.loop import runs
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from roleagent.console.progress import clock
+from roleagent.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,7 +20,10 @@ def run_pretraining(console: Console, output: Path, *, steps: int | None, seed: 
 
     settings = quickstart(seed)
     last = min(steps or settings.steps, settings.steps)
-    output.mkdir(parents=True, exist_ok=True)
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"cannot make the folder {output}: {error.strerror}; give another --output") from error
     first: list[dict[str, float]] = []
 
     def report(row: dict[str, float]) -> None:

@@ -130,7 +130,8 @@ def neighbours_table(found: Sequence[Neighbour]) -> RenderableType:
             f"{printable(item.record.retrieval_query)}\n",
             (f"{where}\n", "dim"),
         )
-        table.add_row(Text(f"{item.similarity:.2f}", style="cyan"), text)
+        similarity = f"{item.similarity:.2f}".replace("-0.00", "0.00")
+        table.add_row(Text(similarity, style="cyan"), text)
     first = found[0].record.record_id[:_NAMED]
     return Group(table, Text(f"More of one: roleagent bank show {first}", style="dim"))
 

@@ -281,8 +281,12 @@ def _load(
     path = folder / "state.json"
     if not path.is_file():
         return 0, 0, 0
-    state = json.loads(path.read_text())
-    if state["settings"] != json.loads(json.dumps(asdict(settings))):
+    try:
+        state = json.loads(path.read_text(encoding="utf-8"))
+        made_with = state["settings"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{path} is damaged; remove {folder}, or give another --output") from error
+    if made_with != json.loads(json.dumps(asdict(settings))):
         raise ConfigError(f"{folder} holds a checkpoint of another recipe; give another --output, or remove it")
     model.load_state_dict(load_file(folder / "policy" / "model.safetensors"), strict=False)
     tensors = load_file(folder / "optimizer.safetensors")

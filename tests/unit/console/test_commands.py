@@ -42,6 +42,7 @@ def test_a_group_without_command_shows_its_help(group: list[str], capsys: pytest
         (["evaluate", "--tasks", "0"], "invalid value for '--tasks'"),
         (["bank", "search"], "missing argument 'text'; see `roleagent bank search --help`"),
         (["bank", "search", "x", "-k", "0"], "invalid value for '--count'"),
+        (["bank", "search", " "], "the text to look for is empty"),
         (["runs", "show", "a", "b"], "got unexpected extra argument"),
         (["runs", "shwo"], "no such command 'shwo'"),
         (["play", "--temperature", "0"], "invalid value for '--temperature'"),
