@@ -255,7 +255,9 @@ class Stack:
 
     def _prefect_environment(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_API")}
-        return {**kept, **_QUIET, "PREFECT_HOME": str(self.folder / "prefect")}
+        # The pages ask the server that they come from, whatever its port and name are in the browser.
+        own = {"PREFECT_HOME": str(self.folder / "prefect"), "PREFECT_UI_API_URL": "/api"}
+        return {**kept, **_QUIET, **own}
 
     def _make_bucket(self) -> None:
         import boto3

@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 import time
+import urllib.request
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -108,6 +109,8 @@ def test_every_address_answers(running: Running) -> None:
     assert all(service.running and service.memory_mb > 10 for service in running.stack.status())
     addresses = running.stack.addresses
     assert processes.answers(f"{addresses['prefect']}/api/health")
+    with urllib.request.urlopen(f"{addresses['prefect']}/ui-settings", timeout=10) as answer:
+        assert json.load(answer)["api_url"] == "/api"  # the pages find their server on any port
     assert processes.answers(addresses["prefect"])  # the web interface
     assert processes.answers(addresses["mlflow"])
     shown = running.command("status")
