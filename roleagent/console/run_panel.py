@@ -121,12 +121,12 @@ def run_panel(summary: Mapping[str, Any]) -> RenderableType:
 
 def finished_panel(summary: Mapping[str, Any]) -> RenderableType:
     """Return the summary of a run that has just finished, with what to do next."""
-    run_id, uri = summary["run_id"], summary["mlflow_uri"]
+    run_id, uri, page = summary["run_id"], summary["mlflow_uri"], summary["mlflow_url"]
     following = [
         ("watch it play", f"roleagent play --run {run_id}"),
         ("its failures", f"roleagent bank stats {run_id}"),
         ("its numbers", f"roleagent runs show {run_id} --json"),
-        ("its MLflow page", uri if uri.startswith("http") else f"mlflow ui --backend-store-uri {uri}"),
+        ("its MLflow page", page or f"mlflow ui --backend-store-uri {uri}"),
     ]
     prefix = "" if shutil.which("roleagent") else short_path(str(Path(sys.executable).parent)) + "/"
     shown = [(name, text if text.startswith("http") else prefix + text) for name, text in following]
@@ -137,7 +137,7 @@ def _failures(summary: Mapping[str, Any]) -> RenderableType:
     types = list(summary["failure_types"].items())
     total = sum(count for _, count in types)
     bank = summary["bank_size"]
-    head = Text(f"{bank[-1] if bank else 0:,.0f} in the bank, {len(types)} types")
+    head = Text(f"{bank[-1] if bank else 0:,.0f} in the bank, {len(types)} {'type' if len(types) == 1 else 'types'}")
     if not total:
         return head
     table = Table.grid(padding=(0, 1))

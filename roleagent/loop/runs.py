@@ -143,7 +143,7 @@ def running(worker: Worker) -> Iterator[None]:
     mlflow_run = ""
     try:
         mlflow_run = worker.tracker.start_run(worker.run_id, worker.run_id, worker.config.model_dump(mode="json"))
-        place = {"mlflow_run": mlflow_run, "mlflow_uri": worker.tracker.uri}
+        place = {"mlflow_run": mlflow_run, "mlflow_uri": worker.tracker.uri, "mlflow_url": worker.tracker.run_url}
         worker.store.write(worker.run_id, TRACKING, json.dumps(place).encode())
         yield
     except Exception as error:
@@ -202,12 +202,13 @@ def training_process(worker: Worker) -> int:
 
 
 def mlflow_place(worker: Worker) -> dict[str, str]:
-    """Return `mlflow_run` and `mlflow_uri` of a run; both are empty before it is tracked."""
+    """Return MLflow's id of a run, its store, and the run's page on a server; all are empty before it is tracked."""
+    names = ("mlflow_run", "mlflow_uri", "mlflow_url")
     try:
         found = json.loads(worker.store.read_run(worker.run_id, TRACKING))
-        return {key: str(found[key]) for key in ("mlflow_run", "mlflow_uri")}
+        return {name: str(found[name]) for name in names}
     except (MissingObjectError, ValueError, KeyError, TypeError):
-        return {"mlflow_run": "", "mlflow_uri": ""}
+        return dict.fromkeys(names, "")
 
 
 def _record_end(worker: Worker, status: str, reason: str, *, tracked: bool) -> None:

@@ -32,6 +32,7 @@ SUMMARY: dict[str, Any] = {
     "report": "/reports/x/report.md",
     "mlflow_run": "b331",
     "mlflow_uri": "sqlite:////home/mlflow.db",
+    "mlflow_url": "",
 }
 
 
@@ -122,8 +123,9 @@ def test_the_panel_of_a_run_that_was_interrupted_early(draw: Draw) -> None:
 
 
 def test_a_server_is_a_link(draw: Draw) -> None:
-    text = draw(finished_panel({**SUMMARY, "mlflow_uri": "http://127.0.0.1:5000"}))
-    assert "its MLflow page  http://127.0.0.1:5000" in text
+    page = "http://127.0.0.1:5000/#/experiments/1/runs/b331"
+    text = draw(finished_panel({**SUMMARY, "mlflow_uri": "http://127.0.0.1:5000", "mlflow_url": page}))
+    assert f"its MLflow page  {page}\n" in text
 
 
 @pytest.mark.parametrize("width", [40, 60, 100])

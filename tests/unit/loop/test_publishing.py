@@ -47,7 +47,7 @@ WALLS = [Timing(10.0, publishing=1.0), Timing(10.0, publishing=0.5, waiting=1.0)
 KEYS = {
     *("run_id", "status", "seconds", "seed", "iterations", "iterations_planned", "heldout_before", "heldout_after"),
     *("heldout", "train_success", "prediction_match", "failure_types", "bank_size", "curriculum_share", "phase_share"),
-    *("beside_update_share", "peak_rss_mb", "checkpoint", "mlflow_run", "mlflow_uri", "report"),
+    *("beside_update_share", "peak_rss_mb", "checkpoint", "mlflow_run", "mlflow_uri", "mlflow_url", "report"),
 }
 
 

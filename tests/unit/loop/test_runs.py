@@ -28,6 +28,7 @@ class Tracker:
     """Notes what is asked of it, and may refuse."""
 
     uri = "sqlite:///somewhere.db"
+    run_url = ""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.ended: list[str] = []
@@ -161,14 +162,18 @@ def test_a_run_of_another_version_is_told(make_run: MakeRun) -> None:
 def test_status_of_a_run_that_finishes(make_run: MakeRun, tracker: Tracker) -> None:
     worker = make_run()
     assert runs.read_status(worker)["status"] == "new"
-    assert runs.mlflow_place(worker) == {"mlflow_run": "", "mlflow_uri": ""}
+    assert runs.mlflow_place(worker) == {"mlflow_run": "", "mlflow_uri": "", "mlflow_url": ""}
     with runs.running(worker):
         assert runs.read_status(worker)["status"] == "running"
         assert runs.training_process(worker) == os.getpid()
         assert worker.lease is not None
     assert runs.read_status(worker)["status"] == "finished"
     assert runs.training_process(worker) == 0
-    assert runs.mlflow_place(worker) == {"mlflow_run": "mlflow-id", "mlflow_uri": "sqlite:///somewhere.db"}
+    assert runs.mlflow_place(worker) == {
+        "mlflow_run": "mlflow-id",
+        "mlflow_uri": "sqlite:///somewhere.db",
+        "mlflow_url": "",
+    }
     assert tracker.ended == ["FINISHED"]
 
 
