@@ -75,7 +75,6 @@ class CorpusSettings:
     observation_weight: float = 0.3  #: weight of the environment's own tokens: they teach the world model
     prediction_weight: float = 0.5  #: weight of predictions: much of what they say cannot be known beforehand
     aftermath_weight: float = 0.3  #: weight of the demonstrator's turns after its mistake
-    oracle: bool = False  #: predictions are the true next states, also where these could not be known
     slips: float = 0.06  #: probability of a random action, which is not imitated, in place of the intended one
 
 
@@ -101,7 +100,7 @@ def agent_example(demo: Demonstration, encoder: Encoder, settings: CorpusSetting
     ids = list(encoder.tokenizer.opening(None, first_user_text(demo.goal, demo.steps[0].state)))
     weights = [0.0] * len(ids)
     critical = demo.label.critical_step if demo.label else len(demo.steps)
-    foreseen_states = [step.next_state if settings.oracle else step.prediction for step in demo.steps]
+    foreseen_states = [step.prediction for step in demo.steps]
     for t, step in enumerate(demo.steps):
         predictions = foreseen_states[t : t + settings.horizon]
         decision = render_turn(step.reasoning, step.action, [])

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from roleagent.environments.household.engine import NOTHING_HAPPENS, Game, apply, is_won, listing, room_text
-from roleagent.environments.household.expert import Expert
+from roleagent.environments.household.engine import NOTHING_HAPPENS, Game, apply, is_won, room_text
+from roleagent.environments.household.expert import Expert, Move, kind_of, plan
 from roleagent.environments.household.failures import MISTAKES, Label, Occasion, Script, task_phrase
 from roleagent.environments.household.generator import Draws, generate, parse_task_id, task_type_of
 from roleagent.errors import ConfigError
@@ -27,6 +27,10 @@ DEFAULT_HABITS: Mapping[str, float] = {
     "second object forgotten": 0.25,
     "invalid action": 0.05,
 }
+
+#: Probability that a slip which was refused is made again: a policy falls into such loops and has to leave them.
+REPEATED_SLIPS = 0.35
+_DOORS = frozenset({"cabinet", "drawer", "fridge", "microwave", "safe"})  # what is closed in most rooms
 
 
 class DemonstrationStep(NamedTuple):
@@ -80,10 +84,10 @@ def play(
     waiting = [name for name in MISTAKES if habits.get(name, 0.0) > 0.0]
     draws = Draws("demonstration", seed, task.task_id) if waiting else None
     accidents = Draws("slips", seed, task.task_id) if slips > 0 else None
-    guesses = Draws("guesses", seed, task.task_id)
     state, text = game.start, room_text(game)
     expert = Expert(game.goal_text, text)
     script: Script | None = None
+    mistaken: tuple[str, str] | None = None  # the slip of the step before
     begun = critical = 0
     steps: list[DemonstrationStep] = []
     success = False
@@ -105,11 +109,17 @@ def play(
             reasoning, action, is_mistake = next(script.moves)
             if is_mistake:
                 critical = len(steps) + 1
-        slip = script is None and accidents is not None and accidents.uniform() < slips
-        if slip and accidents is not None:
-            action = _slip(game, accidents)
+        slip = False
+        if script is None and accidents is not None:
+            again = mistaken is not None and text == NOTHING_HAPPENS
+            slip = accidents.uniform() < (REPEATED_SLIPS if again else slips)
+            if slip:
+                mistaken = mistaken if again else _slip(game, expert, move, accidents)
+                reasoning, action = mistaken
+            else:
+                mistaken = None
         state, answer, valid = apply(game, state, action)
-        prediction = _expectation(game, expert, action, answer, guesses)
+        prediction = expectation(expert, action, answer)
         expert.observe(action, answer)
         steps.append(DemonstrationStep(text, reasoning, action, answer, valid, slip, prediction))
         text = answer
@@ -126,37 +136,53 @@ def play(
     return Demonstration(task, game.goal_text, tuple(steps), success, label)
 
 
-def _expectation(game: Game, expert: Expert, action: str, answer: str, draws: Draws) -> str:
+def expectation(expert: Expert, action: str, answer: str) -> str:
     """Return what the demonstrator can expect of an action.
 
-    What lies where it has not looked is guessed, independently of the truth: a prediction that knew the answer would
-    teach a policy to read its own predictions in place of what it sees.
+    Where it has not looked it expects what the kind of the place suggests: a door is closed, and there is nothing to
+    see. It does not guess objects: a prediction that knew the answer would teach a policy to read its own predictions
+    in place of what it sees, and one that guesses would put objects into the conversation that are not there.
     """
-    place = ""
     if action.startswith("go to "):
         place = action.removeprefix("go to ")
-        if answer == NOTHING_HAPPENS:
-            answer = f"You arrive at {place}. On the {place}, you see nothing."
-    elif action.startswith("open "):
+        if place in expert.memory.searched and answer != NOTHING_HAPPENS:
+            return answer
+        if kind_of(place) in _DOORS and place not in expert.memory.searched:
+            return f"You arrive at {place}. The {place} is closed."
+        return f"You arrive at {place}. On the {place}, you see nothing."
+    if action.startswith("open "):
         place = action.removeprefix("open ")
+        if place not in expert.memory.searched:
+            return f"You open the {place}. The {place} is open. In it, you see nothing."
     elif answer == NOTHING_HAPPENS and action.startswith("take "):
         thing, _, where = action.removeprefix("take ").partition(" from ")
-        answer = f"You pick up the {thing} from the {where}."
-    if not place or place in expert.memory.searched or ", you see " not in answer:
-        return answer
-    kind = next((r.kind for r in game.receptacles if r.name == place), "")
-    kinds = sorted(game.can_contain.get(kind, ()))
-    count = draws.pick((0, 0, 1, 1, 2)) if kinds else 0
-    names = sorted({f"{draws.pick(kinds).lower()} {draws.pick((1, 1, 2))}" for _ in range(count)}, reverse=True)
-    return f"{answer.partition(', you see ')[0]}, you see {listing(names)}."
+        return f"You pick up the {thing} from the {where}."
+    return answer
 
 
-def _slip(game: Game, draws: Draws) -> str:
-    """Return a random action that undoes nothing: a way to a place that may not exist, or a grab at nothing."""
+def _slip(game: Game, expert: Expert, move: Move, draws: Draws) -> tuple[str, str]:
+    """Return (reasoning, action) of a mistake that undoes nothing and from which the expert goes on.
+
+    Half of the slips are those that an imitator makes by itself: to see the object where it is not, and to overlook
+    it. Their reasoning is the mistaken one, for that is what the imitator will find in its own past.
+    """
+    memory, wish = expert.memory, expert.wish
+    second = "second " if move.reasoning.startswith("find second ") else ""
     if draws.uniform() < 0.5:
-        return f"go to {draws.pick(game.receptacles).name}"
-    kinds = sorted(game.can_contain)
+        if move.kind.startswith("search") and memory.at:
+            thing = f"{wish.object} {draws.pick((1, 1, 1, 2, 2, 3))}"
+            return f"find {second}{thing} in {memory.at}", f"take {thing} from {memory.at}"
+        ahead = [place for place in memory.order if place not in memory.searched]
+        if move.kind == "take" and ahead:
+            return plan(f"find {second}{wish.object}", ahead), f"go to {ahead[0]}"
+    if draws.uniform() < 0.5:
+        place = draws.pick(game.receptacles).name
+        if memory.held:
+            return f"place {memory.held} in {place}", f"go to {place}"
+        others = [name for name in memory.order if name != place and draws.uniform() < 0.5]
+        return plan(f"find {second}{wish.object}", [place, *others]), f"go to {place}"
     if draws.uniform() < 0.6:
-        return f"go to {draws.pick(kinds).lower()} {draws.pick((1, 1, 2, 3))}"
+        kind = draws.pick(sorted(game.can_contain)).lower()
+        return move.reasoning, f"go to {kind} {draws.pick((1, 1, 2, 3))}"
     thing = f"{draws.pick(game.things).kind.lower()} {draws.pick((2, 3, 4))}"
-    return f"take {thing} from {draws.pick(game.receptacles).name}"
+    return move.reasoning, f"take {thing} from {draws.pick(game.receptacles).name}"

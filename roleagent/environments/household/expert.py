@@ -230,15 +230,16 @@ class Expert:
         ahead = [name for name in memory.order if name not in memory.searched]
         if memory.at in ahead:
             ahead.remove(memory.at)
-            plan = _plan(reasoning, [memory.at, *ahead])
+            ahead = [memory.at, *ahead]
             if memory.at in memory.closed:
-                return Move("search_open", plan, f"open {memory.at}")
-            return Move("search_look", plan, f"examine {memory.at}")
+                return Move("search_open", plan(reasoning, ahead), f"open {memory.at}")
+            return Move("search_look", plan(reasoning, ahead), f"examine {memory.at}")
         if not ahead:
             memory.searched.clear()  # everything was searched in vain: begin again
             ahead = [name for name in memory.order if name != memory.at]
-        return Move("search_go", _plan(reasoning, ahead), f"go to {ahead[0]}")
+        return Move("search_go", plan(reasoning, ahead), f"go to {ahead[0]}")
 
 
-def _plan(reasoning: str, ahead: list[str]) -> str:
+def plan(reasoning: str, ahead: list[str]) -> str:
+    """Return the reasoning of a search: what for, and the places still to be searched."""
     return f"{reasoning} in {', '.join(ahead[:PLAN_LENGTH])}"
