@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from roleagent.environments.household.demonstrations import Demonstration, demonstrate, expectation
@@ -19,7 +21,7 @@ def test_the_expert_recovers_from_slips_and_still_wins() -> None:
     steps = [step for one in played for step in one.steps]
     share = sum(step.slip for step in steps) / len(steps)
     assert 0.05 < share < 0.15
-    assert all(one.success for one in played)
+    assert sum(one.success for one in played) > 0.95 * len(played)  # a loop of slips may use the steps up
 
 
 def test_without_slips_none_is_marked() -> None:
@@ -50,7 +52,7 @@ def test_what_was_seen_is_predicted_and_nothing_is_expected_where_nobody_looked(
 @pytest.mark.parametrize(
     ("action", "answer", "expected"),
     [
-        ("go to shelf 1", "You arrive at shelf 1. On the shelf 1, you see a mug 1.", "On the shelf 1, you see nothing."),
+        ("go to shelf 1", "You arrive at shelf 1. On the shelf 1, you see a cd 1.", "On the shelf 1, you see nothing."),
         ("go to drawer 1", "You arrive at drawer 1. On the drawer 1, you see nothing.", "The drawer 1 is closed."),
         ("go to desk 1", "You arrive at desk 1. On the desk 1, you see a pen 1.", "On the desk 1, you see a pen 1."),
         ("go to shelf 9", NOTHING_HAPPENS, "On the shelf 9, you see nothing."),
@@ -69,3 +71,28 @@ def test_the_expected_content_and_grab_do_not_know_the_answer() -> None:
     assert expectation(expert, "open drawer 1", f"{opened}a mug 1.") == f"{opened}nothing."
     assert expectation(expert, "take mug 2 from desk 1", NOTHING_HAPPENS) == "You pick up the mug 2 from the desk 1."
     assert expectation(expert, "use desklamp 1", "You turn on the desklamp 1.") == "You turn on the desklamp 1."
+
+
+def test_a_refused_slip_is_made_again_and_then_left() -> None:
+    steps = [step for one in demonstrations(0.12) for step in zip(one.steps, one.steps[1:], strict=False)]
+    after_refusal = [(one, two) for one, two in steps if one.slip and one.next_state == NOTHING_HAPPENS]
+    again = [two.action == one.action for one, two in after_refusal if two.slip]
+    assert all(again)
+    assert 0.25 < len(again) / len(after_refusal) < 0.45
+
+
+def test_slips_are_those_of_an_imitator() -> None:
+    """It takes what is not there, with the reasoning of one who sees it, and overlooks what is."""
+    slips = [step for one in demonstrations(0.12) for step in one.steps if step.slip]
+    imagined = [step for step in slips if step.action.startswith("take ") and step.reasoning.endswith(step.action[-9:])]
+    overlooked = [
+        (one, two)
+        for demo in demonstrations(0.12)
+        for one, two in zip(demo.steps, demo.steps[1:], strict=False)
+        if one.slip
+        and not two.slip
+        and one.action.startswith("go to ")
+        and re.match(r"find (second )?\w+ \d", two.reasoning)
+    ]
+    assert len(imagined) > 20
+    assert len(overlooked) > 5

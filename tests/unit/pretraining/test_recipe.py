@@ -36,10 +36,23 @@ def test_learning_rate_by_hand() -> None:
     assert factors == pytest.approx([0.25, 1.0, 1.0, 0.5, 0.25, 0.05])
 
 
-def test_the_recipe_has_four_stages_and_only_the_last_two_are_honest() -> None:
+def test_only_the_last_stage_has_habits_and_it_starts_where_the_rates_are_small() -> None:
     stages = quickstart().stages
-    assert [stage.corpus.oracle for stage in stages] == [True, True, False, False]
-    assert quickstart().steps == 6148
+    assert [bool(stage.corpus.habits) for stage in stages] == [False, False, False, True]
+    assert [stage.begin for stage in stages] == [1.0, 0.7, 0.25, 0.1]
+    assert quickstart().steps == sum(stage.steps for stage in stages)
+    assert learning_rate_factor(quickstart().steps - 1, quickstart()) < 0.001
+
+
+def test_about_half_of_the_episodes_with_habits_fail_in_every_task_type() -> None:
+    won: dict[str, list[bool]] = {}
+    for index in range(600):
+        demo = demonstration(replace(quickstart().stages[-1].corpus, slips=0.0), 0, index)
+        won.setdefault(demo.task.task_type, []).append(demo.success)
+    assert len(won) == 6
+    assert all(0.15 < sum(results) / len(results) < 0.85 for results in won.values())
+    everything = [success for results in won.values() for success in results]
+    assert 0.3 < sum(everything) / len(everything) < 0.6
 
 
 def test_weights_of_an_agent_example(quickstart_encoder: Encoder) -> None:
