@@ -8,7 +8,7 @@ again from text.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
@@ -127,6 +127,15 @@ class DrawnTask:
 
 
 @dataclass(frozen=True, slots=True)
+class ValuePoint:
+    """Where the value head reads the state of one step, and what it is taught there."""
+
+    position: int  #: index of the last token before the turn: its hidden state has seen the state and no action
+    old: float = 0.0  #: V(s_t) when the advantages were made
+    target: float = 0.0  #: R_t that V(s_t) is moved towards
+
+
+@dataclass(frozen=True, slots=True)
 class TrainingSequence:
     """One token sequence with a weight a token: all that the learner knows of an episode.
 
@@ -138,4 +147,4 @@ class TrainingSequence:
     advantages: tuple[float, ...]
     old_logprobs: tuple[float, ...]
     trajectory_id: str = ""
-    metadata: dict[str, float] = field(default_factory=dict)
+    values: tuple[ValuePoint, ...] = ()  #: one a step, for an estimator that needs V(s_t)

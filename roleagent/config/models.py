@@ -1,17 +1,20 @@
 """The configuration of a training run.
 
 Class defaults are the paper's recipe (arXiv 2606.10917; the values that it leaves open are those of its public
-code). A preset overrides what it needs. An unknown key is an error, and every key is read somewhere: a test
-checks both.
+code). Another `advantage.estimator` brings the recipe of its own paper (`recipes`). A preset overrides what it needs.
+An unknown key is an error, and every key is read somewhere: a test checks both.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from roleagent.config.recipes import with_recipe
 
 
 def _without_credentials(uri: str) -> str:
@@ -85,6 +88,10 @@ class RolloutConfig(_Frozen):
     """Subtracted from a step's return when its turn hit the token limit, after modulation."""
     concurrency: int = Field(128, ge=1)
     """Episodes decoded side by side."""
+    dynamic_sampling: bool = False
+    """Train on groups with different outcomes only, and play more tasks in the place of the others (DAPO)."""
+    max_sampling_rounds: int = Field(4, ge=1)
+    """Rounds of dynamic sampling in one iteration, the first one included."""
 
 
 class WorldInAgentConfig(_Frozen):
@@ -106,13 +113,15 @@ class AdvantageConfig(_Frozen):
     """How rewards become a weight a token."""
 
     estimator: str = "role_agent"
-    """An estimator in `roleagent.learning.advantages`: role_agent, gigpo, grpo."""
+    """The algorithm, with its recipe: role_agent, gigpo, grpo, dr_grpo, dapo, gspo, rloo, reinforce_pp, ppo, ..."""
     alpha: float = Field(1.0, ge=0)
     """Weight of the state-group advantage."""
     normalisation: Literal["mean_std", "mean"] = "mean_std"
     """Divide by the standard deviation, or only subtract the mean (Dr.GRPO)."""
     state_similarity: float = Field(0.9, gt=0, le=1)
     """Observations that match at least this much form one state group; 1.0 is exact."""
+    gae_lambda: float = Field(0.95, ge=0, le=1)
+    """lambda of generalised advantage estimation (PPO); its gamma is `world_in_agent.discount`."""
 
 
 class LearnerConfig(_Frozen):
@@ -128,10 +137,24 @@ class LearnerConfig(_Frozen):
     """Lower clip of the ratio: 1 - clip_low."""
     clip_high: float = Field(0.2, ge=0)
     """Upper clip of the ratio: 1 + clip_high."""
+    ratio: Literal["token", "sequence", "product"] = "token"
+    """Whose probabilities are compared: a token's, a sequence's by geometric mean (GSPO), a sequence's (RLOO)."""
+    aggregation: Literal["token", "sequence", "constant"] = "token"
+    """Mean over tokens, mean of sequence means (GRPO), or sum / (sequences * `length_constant`) (Dr.GRPO)."""
+    length_constant: int | None = Field(None, ge=1)
+    """L of the `constant` aggregation. Empty: `environment.max_steps` * `rollout.max_turn_tokens`."""
+    overlong_mask: bool = False
+    """No loss on turns that hit their token limit, nor on episodes that filled the context (DAPO)."""
     kl_coefficient: float = Field(0.01, ge=0)
     """beta of the k3 KL term against the initial policy; 0 loads no reference model."""
     entropy_coefficient: float = Field(0.0, ge=0)
     """Weight of the entropy bonus."""
+    value_coefficient: float = Field(0.0, ge=0)
+    """Weight of the value loss; above 0 the policy has a value head, which `ppo` needs."""
+    value_clip: float = Field(0.2, gt=0)
+    """Clip of a value's movement in one update, in units of the reward."""
+    value_learning_rate: float = Field(1e-5, gt=0)
+    """AdamW's learning rate of the value head; the layers under it keep `learning_rate`."""
     importance_cap: float = Field(2.0, ge=1)
     """Cap of the sampler-trainer probability ratio."""
     old_logprobs: Literal["recorded", "recomputed"] = "recorded"
@@ -241,6 +264,17 @@ class TrainConfig(_Frozen):
     quality: QualityConfig = QualityConfig()
     storage: StorageConfig = StorageConfig()
     tracking: TrackingConfig = TrackingConfig()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _recipe(cls, values: Any) -> Any:
+        return with_recipe(values, AdvantageConfig().estimator) if isinstance(values, Mapping) else values
+
+    @property
+    def learner_settings(self) -> LearnerConfig:
+        """The learner's section, with its length constant."""
+        length = self.learner.length_constant or self.environment.max_steps * self.rollout.max_turn_tokens
+        return self.learner.model_copy(update={"length_constant": length})
 
     @property
     def horizon(self) -> int:

@@ -2,7 +2,10 @@
 
 The learner knows no reward, no estimator and no environment. It runs through Accelerate, so one process on a CPU
 and several on GPUs use the same code: every rank is handed the whole batch, takes its share of each minibatch and
-divides by the generated tokens of the whole of it, so the result does not depend on the number of ranks.
+weighs tokens by the whole of it, so the result does not depend on the number of ranks.
+
+With `value_coefficient` above 0 it owns a value head too: `values` tells V(s_t) of every step, from which the
+estimator makes advantages and targets, and `update` moves V towards the targets that came back with the sequences.
 
 Two things are simplified. The learning rate is constant. Parameters are kept in float32; with bfloat16 only the
 matrix products of the forward and backward pass are in bfloat16 (autocast).
@@ -15,23 +18,27 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from roleagent.config.models import LearnerConfig
 from roleagent.errors import ConfigError, DataQualityError, StorageError
 from roleagent.learning import loss as losses
-from roleagent.learning.optimizer_state import (
-    full,
-    like,
-    load_optimizer,
-    optimizer_tensors,
-    read_json,
-    read_tensors,
-    write_optimizer,
+from roleagent.learning.batch_run import BatchRun
+from roleagent.learning.checkpoint import (
+    copy_weights,
+    load_weights,
+    matching_value_head,
+    matching_weights,
+    no_progress_bar,
+    value_head_parameters,
+    write_value_head,
 )
+from roleagent.learning.optimizer_state import full, load_optimizer, optimizer_tensors, read_json, write_optimizer
 from roleagent.learning.packing import MicroBatch, generated_tokens, micro_batches, minibatches, rank_share
 from roleagent.learning.scorer import TokenScorer
 from roleagent.learning.update_metrics import UpdateMetrics
@@ -76,15 +83,21 @@ class Learner:
             raise ConfigError("learner.kl_coefficient is above 0 but there is no reference model; set it to 0")
         if reference_model is model:
             raise ConfigError("the reference model must be a copy of its own; it is frozen while the policy moves")
+        if config.aggregation == "constant" and config.length_constant is None:
+            raise ConfigError("learner.aggregation is 'constant': give learner.length_constant")
         self.config = config
         self.seed = seed
         self.updates = 0  #: calls of `update` so far
         self.optimizer_steps = 0  #: AdamW steps so far
         self._accelerator = accelerator or Accelerator(cpu=model.device.type == "cpu")
         self._model: PreTrainedModel = model.float()  # type: ignore[no-untyped-call]
-        scorer = TokenScorer(self._model, dtype)
+        scorer = TokenScorer(self._model, dtype, value_head=config.value_coefficient > 0)
+        self._value_head = scorer.value_head
+        groups: list[dict[str, Any]] = [{"params": list(self._model.parameters())}]
+        if self._value_head is not None:
+            groups.append({"params": list(self._value_head.parameters()), "lr": config.value_learning_rate})
         optimizer = torch.optim.AdamW(
-            scorer.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay, foreach=False, fused=False
+            groups, lr=config.learning_rate, weight_decay=config.weight_decay, foreach=False, fused=False
         )
         self._scorer, self._optimizer = self._accelerator.prepare(scorer, optimizer)
         self._reference: TokenScorer | None = None
@@ -122,7 +135,7 @@ class Learner:
         config = self.config
         shares = minibatches(sequences, config.minibatches, seed=self.seed, iteration=iteration)
         metrics = UpdateMetrics(self._accelerator.device)
-        run = _Run(sequences, temperature, metrics, keep=config.epochs > 1)
+        run = BatchRun(sequences, temperature, metrics, keep=config.epochs > 1)
         if config.old_logprobs == "recomputed" and config.epochs * len(shares) > 1:
             self._recompute(run, shares)
         for _ in range(config.epochs):
@@ -135,31 +148,52 @@ class Learner:
         result["update/tokens_per_second"] = result["update/tokens"] / max(result["update/seconds"], 1e-9)
         return result
 
-    def _step(self, run: _Run, share: Sequence[int]) -> None:
+    def values(self, sequences: Sequence[TrainingSequence]) -> list[NDArray[np.float64]]:
+        """V of the states that the sequences name, one array [steps] a sequence; to be called on every rank.
+
+        Raises:
+            ConfigError: there is no value head.
+        """
+        if self._value_head is None:
+            raise ConfigError("there is no value head; set learner.value_coefficient above 0")
+        found: list[NDArray[np.float64]] = [np.zeros(0)] * len(sequences)
+        for batch in micro_batches(sequences, self.config.micro_batch_tokens):
+            none = self._tensor(batch.positions[:0])
+            with torch.no_grad():
+                _, _, values = self._scorer(
+                    self._tensor(batch.input_ids), none, none, 1.0, value_positions=self._tensor(batch.value_positions)
+                )
+            parts = torch.split(values.double().cpu(), list(batch.value_counts))
+            for index, part in zip(batch.indices, parts, strict=True):
+                found[index] = part.numpy()
+        return found
+
+    def _step(self, run: BatchRun, share: Sequence[int]) -> None:
         """One optimizer step on a minibatch, given as positions in the batch."""
-        tokens = generated_tokens(run.sequences[index] for index in share)
+        whole = [run.sequences[index] for index in share]
         active = [index for index in share if self._has_signal(run.sequences[index])]
+        tokens = generated_tokens(whole)
         run.metrics.add_minibatch(tokens, skipped=tokens - generated_tokens(run.sequences[index] for index in active))
         if not active:
             return
-        # Accelerate averages gradients over ranks; the loss is a sum over ranks.
-        scale = self._accelerator.num_processes / tokens
+        size = _Size(tokens, len(whole), sum(len(sequence.values) for sequence in whole))
         self._optimizer.zero_grad(set_to_none=True)
         for batch, last in self._rounds(run.sequences, active):
             accumulate = contextlib.nullcontext() if last else self._accelerator.no_sync(self._scorer)
             with accumulate:
-                total = self._loss(run, batch) if batch else self._nothing()
-                self._accelerator.backward(total * scale)
+                total = self._loss(run, batch, size) if batch else self._nothing()
+                # Accelerate averages gradients over ranks; the loss is a sum over ranks.
+                self._accelerator.backward(total * self._accelerator.num_processes)
         norm = self._accelerator.clip_grad_norm_(self._scorer.parameters(), self.config.max_grad_norm)
         if run.metrics.add_gradient(float(full(cast("Tensor", norm)))):
             self._optimizer.step()
             self.optimizer_steps += 1
             run.untouched = False
 
-    def _loss(self, run: _Run, batch: MicroBatch) -> Tensor:
-        """Sum of the loss over a micro batch's generated tokens."""
+    def _loss(self, run: BatchRun, batch: MicroBatch, size: _Size) -> Tensor:
+        """A micro batch's part of its minibatch's loss."""
         config = self.config
-        scores = self._score(run, batch, self._scorer)
+        scores, values = self._score(run, batch, self._scorer)
         recorded = self._tensor(batch.old_logprobs)
         first = run.first(batch, scores.logprobs)
         if config.old_logprobs == "recomputed":
@@ -167,40 +201,57 @@ class Learner:
         else:
             old, weight = losses.recorded_old(recorded, first, config.importance_cap), None
         surrogate = losses.clipped_surrogate(
-            scores.logprobs, old, self._tensor(batch.advantages), config.clip_low, config.clip_high, weight
+            losses.log_ratio(scores.logprobs, old, batch.counts, config.ratio),
+            self._tensor(batch.advantages),
+            config.clip_low,
+            config.clip_high,
+            weight,
         )
-        policy = surrogate.loss.sum()
+        shares = losses.token_weights(
+            batch.counts,
+            config.aggregation,
+            tokens=size.tokens,
+            sequences=size.sequences,
+            length=config.length_constant,
+        ).to(self._accelerator.device)
+        policy = (surrogate.loss * shares).sum()
         total = policy
         kl = None
         if self._reference is not None:
-            kl = losses.k3(scores.logprobs, self._reference_logprobs(run, batch)).sum()
-            total = total + config.kl_coefficient * kl
+            kl = losses.k3(scores.logprobs, self._reference_logprobs(run, batch))
+            total = total + config.kl_coefficient * (kl * shares).sum()
         if config.entropy_coefficient > 0:
-            total = total - config.entropy_coefficient * scores.entropy.sum()
+            total = total - config.entropy_coefficient * (scores.entropy * shares).sum()
+        if self._value_head is not None:
+            old_values, targets = self._tensor(batch.old_values), self._tensor(batch.value_targets)
+            errors = losses.clipped_value_loss(values, old_values, targets, config.value_clip)
+            total = total + config.value_coefficient * errors.sum() / max(size.values, 1)
+            run.metrics.add_values(values, targets, errors)
         run.metrics.add(batch, total, policy, kl, scores, surrogate)
         if run.untouched:
             run.metrics.add_mismatch(scores.logprobs, recorded, config.importance_cap)
         return total
 
-    def _score(self, run: _Run, batch: MicroBatch, scorer: nn.Module) -> losses.TokenScores:
-        scores = scorer(
+    def _score(self, run: BatchRun, batch: MicroBatch, scorer: nn.Module) -> tuple[losses.TokenScores, Tensor]:
+        logprobs, entropy, values = scorer(
             self._tensor(batch.input_ids),
             self._tensor(batch.positions),
             self._tensor(batch.targets),
             run.temperature,
             entropy_gradient=self.config.entropy_coefficient > 0,
+            value_positions=self._tensor(batch.value_positions),
         )
-        return losses.TokenScores(*scores)
+        return losses.TokenScores(logprobs, entropy), values
 
-    def _reference_logprobs(self, run: _Run, batch: MicroBatch) -> Tensor:
+    def _reference_logprobs(self, run: BatchRun, batch: MicroBatch) -> Tensor:
         found = run.recall(run.references, batch)
         if found is None:
             with torch.no_grad():
-                found = self._score(run, batch, cast("TokenScorer", self._reference)).logprobs
+                found = self._score(run, batch, cast("TokenScorer", self._reference))[0].logprobs
             run.remember(run.references, batch, found)
         return found
 
-    def _recompute(self, run: _Run, shares: Sequence[Sequence[int]]) -> None:
+    def _recompute(self, run: BatchRun, shares: Sequence[Sequence[int]]) -> None:
         """Score the whole batch with the weights of the start of the update, without gradient."""
         run.keep = True
         for share in shares:
@@ -210,11 +261,13 @@ class Learner:
                     if batch is None:
                         self._nothing()
                     else:
-                        run.remember(run.firsts, batch, self._score(run, batch, self._scorer).logprobs)
+                        run.remember(run.firsts, batch, self._score(run, batch, self._scorer)[0].logprobs)
 
     def _has_signal(self, sequence: TrainingSequence) -> bool:
-        """Without KL and entropy terms a sequence of zero advantages has a zero gradient: it need not be computed."""
-        return self.config.kl_coefficient > 0 or self.config.entropy_coefficient > 0 or any(sequence.advantages)
+        """Without other terms a sequence of zero advantages has a zero gradient: it need not be computed."""
+        config = self.config
+        others = config.kl_coefficient > 0 or config.entropy_coefficient > 0 or bool(sequence.values)
+        return others or any(sequence.advantages)
 
     def _rounds(
         self, sequences: Sequence[TrainingSequence], indices: Sequence[int]
@@ -234,8 +287,8 @@ class Learner:
     def _nothing(self) -> Tensor:
         """A forward pass that adds zero to every gradient."""
         one = torch.zeros(1, dtype=torch.long, device=self._accelerator.device)
-        logprobs, _ = self._scorer(one.view(1, 1), one, one, 1.0)
-        return cast("Tensor", logprobs.sum() * 0.0)
+        logprobs, _, values = self._scorer(one.view(1, 1), one, one, 1.0)
+        return cast("Tensor", (logprobs.sum() + values.sum()) * 0.0)
 
     def _tensor(self, array: Any) -> Tensor:
         return torch.from_numpy(array).to(self._accelerator.device)
@@ -257,18 +310,26 @@ class Learner:
     def save(self, folder: Path) -> None:
         """Write `model.safetensors` and `config.json` as `from_pretrained` reads them, AdamW's state and counters.
 
+        A value head is in a file of its own, so that the folder stays a model like any other.
+
         To be called on every rank; the main one writes.
         """
         weights = self.weights()
-        moments = optimizer_tensors(self._optimizer.optimizer, self._model.named_parameters())
+        moments = optimizer_tensors(self._optimizer.optimizer, self._parameters())
+        head = {name: full(item.detach()).cpu() for name, item in value_head_parameters(self._value_head)}
         if self.is_main_process:
             folder.mkdir(parents=True, exist_ok=True)
-            with _no_progress_bar():
+            with no_progress_bar():
                 self._model.save_pretrained(folder, state_dict=weights)
             write_optimizer(moments, folder / "optimizer.safetensors")
+            if head:
+                write_value_head(head, folder)
             record = {"format": _FORMAT, "updates": self.updates, "optimizer_steps": self.optimizer_steps}
             (folder / "learner.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
         self._accelerator.wait_for_everyone()
+
+    def _parameters(self) -> list[tuple[str, nn.Parameter]]:
+        return [*self._model.named_parameters(), *value_head_parameters(self._value_head)]
 
     def load(self, folder: Path) -> None:
         """Take over weights, AdamW's state and counters from a folder that `save` wrote. To be called on every rank.
@@ -286,87 +347,18 @@ class Learner:
         if not all(isinstance(counter, int) for counter in counters):
             raise StorageError(f"{path}: the counters are missing; restore it or use an older checkpoint")
         # Everything is read and compared first: a damaged folder leaves the learner as it was.
-        pairs = _matching_weights(self._model, folder)
-        load_optimizer(self._optimizer.optimizer, self._model.named_parameters(), folder / "optimizer.safetensors")
-        _copy(pairs)
+        pairs = matching_weights(self._model, folder) + matching_value_head(self._value_head, folder)
+        load_optimizer(self._optimizer.optimizer, self._parameters(), folder / "optimizer.safetensors")
+        copy_weights(pairs)
         self.updates, self.optimizer_steps = cast("tuple[int, int]", counters)
 
 
-class _Run:
-    """One call of `update`: the batch, and the log-probs that stay fixed during it, kept by sequence."""
+class _Size(NamedTuple):
+    """What a minibatch holds on all ranks together; its losses are divided by these."""
 
-    def __init__(
-        self, sequences: Sequence[TrainingSequence], temperature: float, metrics: UpdateMetrics, *, keep: bool
-    ) -> None:
-        self.sequences = sequences
-        self.temperature = temperature
-        self.metrics = metrics
-        self.keep = keep  #: a later pass will ask again
-        self.untouched = True  #: the weights are still those of the start of the update
-        self.firsts: dict[int, Tensor] = {}
-        self.references: dict[int, Tensor] = {}
-
-    def first(self, batch: MicroBatch, now: Tensor) -> Tensor:
-        """The trainer's log-probs when it first saw these tokens in this update: kept ones, or those of now."""
-        found = self.recall(self.firsts, batch)
-        if found is None:
-            found = now.detach()
-            self.remember(self.firsts, batch, found)
-        return found
-
-    def recall(self, kept: dict[int, Tensor], batch: MicroBatch) -> Tensor | None:
-        if any(index not in kept for index in batch.indices):
-            return None
-        return torch.cat([kept[index] for index in batch.indices])
-
-    def remember(self, kept: dict[int, Tensor], batch: MicroBatch, logprobs: Tensor) -> None:
-        if self.keep:
-            kept.update(zip(batch.indices, torch.split(logprobs, list(batch.counts)), strict=True))
+    tokens: int  #: generated ones
+    sequences: int  #: with a generated token
+    values: int  #: steps whose value is taught
 
 
-@contextlib.contextmanager
-def _no_progress_bar() -> Iterator[None]:
-    """Saving draws a progress bar on the terminal unless it is told not to."""
-    from transformers.utils import logging
-
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    try:
-        yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()  # type: ignore[no-untyped-call]
-
-
-def load_weights(model: nn.Module, folder: Path) -> None:
-    """Copy the weights of a `save_pretrained` folder into a model of the same shape, in place.
-
-    Raises:
-        StorageError: a file is missing, damaged or of another model; the model is as it was.
-    """
-    _copy(_matching_weights(model, folder))
-
-
-def _matching_weights(model: nn.Module, folder: Path) -> list[tuple[Tensor, Tensor]]:
-    """Pairs (tensor of the model, stored tensor); tied weights are stored once, under one of their names."""
-    index = folder / "model.safetensors.index.json"
-    names = sorted(set(read_json(index)["weight_map"].values())) if index.is_file() else ["model.safetensors"]
-    stored: dict[str, Tensor] = {}
-    for name in names:
-        stored.update(read_tensors(folder / name))
-    aliases: dict[Tensor, list[str]] = {}
-    for name, tensor in model.state_dict(keep_vars=True).items():
-        aliases.setdefault(tensor, []).append(name)
-    pairs = []
-    for tensor, known in aliases.items():
-        found = next((stored[name] for name in known if name in stored), None)
-        if found is None or found.shape != tensor.shape:
-            raise StorageError(f"{folder}: '{known[0]}' is missing or of another shape; use the model's own checkpoint")
-        pairs.append((tensor, found))
-    return pairs
-
-
-@torch.no_grad()
-def _copy(pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
-    for target, source in pairs:
-        target.copy_(like(source, target))
+__all__ = ["Learner", "load_weights"]

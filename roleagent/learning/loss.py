@@ -3,18 +3,20 @@
 The method, section 1 "Loss". With mu the recorded log-probs of the sampler, pi those of the trainer now and
 pi_0 those of the trainer when it first saw the token in this update:
 
-    loss_i = -weight_i min(rho_i A_i, clip(rho_i, 1 - clip_low, 1 + clip_high) A_i) + beta k3_i - eta H_i
+    loss_i = -u_i min(rho_i A_i, clip(rho_i, 1 - clip_low, 1 + clip_high) A_i) + beta k3_i - eta H_i
+    loss   = sum_i w_i loss_i + c sum_s max((V_s - R_s)^2, (clip(V_s) - R_s)^2) / (2 S)
 
-`rho` is taken against `recorded_old` (default) or against pi_0 with a truncated importance weight; both bound the
-sampler-trainer mismatch by `cap`. Every function here returns one value a token; the caller sums them and divides
-by the generated tokens of the whole minibatch, so that accumulation over micro batches is exact.
+`rho` is taken against `recorded_old` (default) or against pi_0 with a truncated importance weight u; both bound the
+sampler-trainer mismatch by `cap`. It belongs to a token or to the whole sequence (`log_ratio`). w aggregates tokens
+(`token_weights`); it counts the whole minibatch, so that accumulation over micro batches and ranks is exact. The
+second sum is over the S steps whose value the value head is taught (PPO alone).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import NamedTuple, cast
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -27,6 +29,8 @@ MAX_LOG_RATIO = 20.0
 MAX_LOGITS = 2**25
 
 Head = Callable[[Tensor], Tensor]
+RatioLevel = Literal["token", "sequence", "product"]
+Aggregation = Literal["token", "sequence", "constant"]
 
 
 class TokenScores(NamedTuple):
@@ -114,9 +118,80 @@ def importance_weight(sampler: Tensor, first: Tensor, cap: float) -> Tensor:
     return _exp(first.detach() - sampler).clamp(max=cap)
 
 
+def log_ratio(logprobs: Tensor, old_logprobs: Tensor, counts: Sequence[int], level: RatioLevel) -> Tensor:
+    """Logarithm of the ratio that stands in each token's surrogate, [n].
+
+        token      log pi_t - log old_t
+        sequence   the mean of these over the sequence, the same for all its tokens (GSPO, arXiv 2507.18071, eq. 7)
+        product    their sum: the ratio of the sequence's probabilities, one action (RLOO, arXiv 2402.14740)
+
+    A sequence's ratio has the gradient of its own token only, times the tokens of the sequence for `product` (GSPO's
+    token form, equation 13). Where the advantage is the same in the whole sequence, the mean over its tokens then has
+    exactly the value and the gradient of the sequence's own surrogate; where it differs from step to step, each step
+    keeps its own.
+
+    Args:
+        logprobs: log pi, [n], with gradient.
+        old_logprobs: [n], without gradient.
+        counts: tokens of each sequence, in order; their sum is n.
+        level: one of the above.
+    """
+    difference = logprobs - old_logprobs
+    if level == "token":
+        return difference
+    sizes = torch.tensor(counts, device=difference.device)
+    owners = torch.repeat_interleave(torch.arange(len(counts), device=difference.device), sizes)
+    fixed = difference.detach()
+    sums = torch.zeros(len(counts), dtype=fixed.dtype, device=fixed.device).index_add_(0, owners, fixed)
+    own = logprobs - logprobs.detach()  # zero, with the token's gradient
+    if level == "sequence":
+        return (sums / sizes)[owners] + own
+    return sums[owners] + sizes[owners] * own
+
+
+def token_weights(
+    counts: Sequence[int], aggregation: Aggregation, *, tokens: int, sequences: int, length: int | None
+) -> Tensor:
+    """w of each token of a micro batch, float32 [n]: what its loss counts in the loss of the minibatch.
+
+        token      1 / tokens                          every token alike (DAPO; the method, section 1)
+        sequence   1 / (sequences * own length)        every sequence alike (GRPO, arXiv 2402.03300, eq. 3)
+        constant   1 / (sequences * L)                 no length in it (Dr.GRPO, arXiv 2503.20783)
+
+    Args:
+        counts: tokens of each sequence of the micro batch.
+        aggregation: one of the above.
+        tokens: generated tokens of the whole minibatch.
+        sequences: sequences of the whole minibatch that have a generated token.
+        length: L.
+    """
+    if aggregation == "token":
+        return torch.full((sum(counts),), 1.0 / tokens)
+    sizes = torch.tensor(counts)
+    if aggregation == "sequence":
+        return (1.0 / (sequences * sizes.float())).repeat_interleave(sizes)
+    assert length is not None
+    return torch.full((sum(counts),), 1.0 / (sequences * length))
+
+
+def clipped_value_loss(values: Tensor, old_values: Tensor, targets: Tensor, clip: float) -> Tensor:
+    """1/2 max((V - R)^2, (V_old + clamp(V - V_old, -clip, clip) - R)^2), one value a step, [k].
+
+    The larger of the two has no gradient once V has moved more than `clip` towards R: the value function moves in a
+    trust region as the policy does (as in the PPO authors' public code; Schulman et al. 2017, arXiv 1707.06347, eq. 9).
+
+    Args:
+        values: V, [k], with gradient.
+        old_values: V when the advantages were made, [k].
+        targets: R, [k]: the lambda-returns.
+        clip: > 0, in the units of the reward.
+    """
+    near = old_values + (values - old_values).clamp(-clip, clip)
+    return 0.5 * torch.maximum((values - targets) ** 2, (near - targets) ** 2)
+
+
 def clipped_surrogate(
-    logprobs: Tensor,
-    old_logprobs: Tensor,
+    log_ratio: Tensor,
     advantages: Tensor,
     clip_low: float,
     clip_high: float,
@@ -125,14 +200,13 @@ def clipped_surrogate(
     """Clipped surrogate of PPO with separate clips (the method, section 1 "Loss"), one value a token.
 
     Args:
-        logprobs: log pi, [n], with gradient.
-        old_logprobs: [n], without gradient.
+        log_ratio: log rho, [n], with gradient.
         advantages: [n].
         clip_low: the ratio is clipped below at 1 - clip_low.
         clip_high: the ratio is clipped above at 1 + clip_high.
         weight: detached factor, [n]; 1 when absent.
     """
-    ratio = _exp(logprobs - old_logprobs)
+    ratio = _exp(log_ratio)
     clipped = ratio.clamp(1.0 - clip_low, 1.0 + clip_high)
     loss = -torch.minimum(ratio * advantages, clipped * advantages)
     if weight is not None:
@@ -160,5 +234,5 @@ def mismatch_ratio(first: Tensor, sampler: Tensor) -> Tensor:
     return _exp(first.detach() - sampler)
 
 
-def _exp(log_ratio: Tensor) -> Tensor:
-    return torch.exp(log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO))
+def _exp(value: Tensor) -> Tensor:
+    return torch.exp(value.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO))

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from roleagent.errors import DataQualityError
 from roleagent.seeding import generator
-from roleagent.types import TrainingSequence, Trajectory
+from roleagent.types import StopReason, TrainingSequence, Trajectory, ValuePoint
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float32]
@@ -30,7 +30,8 @@ class MicroBatch:
     """Some sequences, padded on the right, and the n generated tokens in them.
 
     `input_ids` is int64 [B, L] where L is one less than the longest sequence: a last token predicts nothing.
-    All other arrays have length n and run sequence by sequence, in token order.
+    The arrays of tokens have length n and run sequence by sequence, in token order. Those of values have length k, one
+    a step whose value is asked for; k is 0 without a value head.
     """
 
     indices: tuple[int, ...]  #: which sequences, as positions in the list that was packed
@@ -41,16 +42,33 @@ class MicroBatch:
     targets: IntArray  #: the generated ids
     advantages: FloatArray
     old_logprobs: FloatArray  #: as the sampler recorded them
+    value_counts: tuple[int, ...]  #: steps of each sequence; their sum is k
+    value_positions: IntArray  #: flat index in [B * L] of the hidden state that has seen s_t, [k]
+    old_values: FloatArray  #: V(s_t) when the advantages were made, [k]
+    value_targets: FloatArray  #: R_t, [k]
+
+
+StepArrays = Mapping[str, npt.NDArray[np.floating]]
 
 
 def to_sequences(
-    trajectories: Iterable[Trajectory], step_advantages: Mapping[str, npt.NDArray[np.floating]]
+    trajectories: Iterable[Trajectory],
+    step_advantages: StepArrays,
+    *,
+    values: StepArrays | None = None,
+    value_targets: StepArrays | None = None,
+    overlong_mask: bool = False,
 ) -> list[TrainingSequence]:
     """Lay out the tokens of every trajectory; the advantage of step t goes to every id generated in step t.
 
     Args:
         trajectories: their order decides the order of the result.
         step_advantages: trajectory id -> array [T].
+        values: trajectory id -> V(s_t), [T], where a value head is trained.
+        value_targets: trajectory id -> R_t, [T]; goes with `values`.
+        overlong_mask: leave out what was cut off (DAPO's overlong filtering, arXiv 2503.14476, section 3.4): its end
+            is missing, so its reward says nothing of it. The ids stay, as context with mask 0: those of a turn that
+            hit its token limit, and of a whole episode that filled the context.
 
     Returns:
         Sequences that hold at least one generated token.
@@ -59,43 +77,84 @@ def to_sequences(
         DataQualityError: a record contradicts itself (lengths differ, an advantage or log-prob is not finite,
             the first generated token has nothing before it).
     """
-    return [
-        sequence
-        for trajectory in trajectories
-        for sequence in _sequences_of(trajectory, step_advantages.get(trajectory.trajectory_id))
-        if any(sequence.mask)
-    ]
+    result = []
+    for trajectory in trajectories:
+        key = trajectory.trajectory_id
+        columns = [step_advantages, *([] if values is None or value_targets is None else [values, value_targets])]
+        found = _sequences_of(trajectory, [column.get(key) for column in columns], overlong_mask)
+        result += [sequence for sequence in found if any(sequence.mask)]
+    return result
 
 
-def _sequences_of(trajectory: Trajectory, advantages: npt.NDArray[np.floating] | None) -> Iterable[TrainingSequence]:
+def value_sequences(trajectories: Iterable[Trajectory]) -> list[TrainingSequence]:
+    """Sequences without advantages that name the place of every step's value, for `Learner.values`."""
+    listed = list(trajectories)
+    zeros = {run.trajectory_id: np.zeros(len(run.steps)) for run in listed}
+    return to_sequences(listed, zeros, values=zeros, value_targets=zeros)
+
+
+def join_values(
+    trajectories: Iterable[Trajectory],
+    sequences: Iterable[TrainingSequence],
+    values: Iterable[npt.NDArray[np.float64]],
+) -> dict[str, npt.NDArray[np.float64]]:
+    """Put the values of `value_sequences` together again: trajectory id -> V(s_t), [T].
+
+    A step in which nothing was generated has no place to read a value; it gets 0.
+    """
+    parts: dict[str, list[float]] = {}
+    for sequence, found in zip(sequences, values, strict=True):
+        parts.setdefault(sequence.trajectory_id, []).extend(found.tolist())
+    result = {}
+    for run in trajectories:
+        row = np.zeros(len(run.steps))
+        row[[bool(step.generated_ids) for step in run.steps]] = parts.get(run.trajectory_id, [])
+        result[run.trajectory_id] = row
+    return result
+
+
+def _sequences_of(
+    trajectory: Trajectory, columns: Sequence[npt.NDArray[np.floating] | None], overlong_mask: bool
+) -> Iterable[TrainingSequence]:
     where = f"trajectory {trajectory.trajectory_id}"
-    if advantages is None or len(advantages) != len(trajectory.steps):
-        found = "none" if advantages is None else len(advantages)
-        raise DataQualityError(f"{where}: {len(trajectory.steps)} steps but {found} advantages; score the batch again")
+    for column in columns:
+        if column is None or len(column) != len(trajectory.steps):
+            found = "none" if column is None else len(column)
+            raise DataQualityError(
+                f"{where}: {len(trajectory.steps)} steps but {found} advantages or values; score the batch again"
+            )
+    cut_off = overlong_mask and trajectory.stop_reason is StopReason.CONTEXT_FULL
     ids: list[int] = []
     mask: list[bool] = []
     weights: list[float] = []
     logprobs: list[float] = []
+    points: list[ValuePoint] = []
 
     def finished() -> TrainingSequence:
-        return TrainingSequence(tuple(ids), tuple(mask), tuple(weights), tuple(logprobs), trajectory.trajectory_id)
+        return TrainingSequence(
+            tuple(ids), tuple(mask), tuple(weights), tuple(logprobs), trajectory.trajectory_id, tuple(points)
+        )
 
-    for step, advantage in zip(trajectory.steps, map(float, advantages), strict=True):
+    for step, row in zip(trajectory.steps, zip(*columns, strict=True), strict=True):
+        advantage, *value = map(float, row)
         generated = len(step.generated_ids)
         if len(step.logprobs) != generated:
             raise DataQualityError(f"{where}, step {step.index}: {generated} ids but {len(step.logprobs)} log-probs")
-        if not math.isfinite(advantage) or not all(map(math.isfinite, step.logprobs)):
-            raise DataQualityError(f"{where}, step {step.index}: an advantage or log-prob is not finite")
+        if not all(map(math.isfinite, (advantage, *value, *step.logprobs))):
+            raise DataQualityError(f"{where}, step {step.index}: an advantage, value or log-prob is not finite")
         if not step.continues and ids:
             yield finished()
-            ids, mask, weights, logprobs = [], [], [], []
+            ids, mask, weights, logprobs, points = [], [], [], [], []
         if not ids and not step.context_ids:
             raise DataQualityError(f"{where}, step {step.index}: a sequence must begin with context tokens")
         context = len(step.context_ids)
+        trained = not (cut_off or (overlong_mask and step.truncated))
+        if value and generated and trained:
+            points.append(ValuePoint(len(ids) + context - 1, *value))
         ids += (*step.context_ids, *step.generated_ids)
-        mask += [False] * context + [True] * generated
-        weights += [0.0] * context + [advantage] * generated
-        logprobs += (*([0.0] * context), *step.logprobs)
+        mask += [False] * context + [trained] * generated
+        weights += [0.0] * context + [advantage if trained else 0.0] * generated
+        logprobs += (*([0.0] * context), *(step.logprobs if trained else [0.0] * generated))
     if ids:
         yield finished()
 
@@ -169,6 +228,7 @@ def _pack(sequences: Sequence[TrainingSequence], indices: Sequence[int]) -> Micr
     width = max(used_length(sequences[index]) for index in indices) - 1
     input_ids = np.zeros((len(indices), width), dtype=np.int64)  # which id pads is of no matter: nothing sees it
     positions, targets, advantages, logprobs, lengths = [], [], [], [], []
+    points: list[tuple[int, float, float]] = []
     for row, index in enumerate(indices):
         sequence = sequences[index]
         ids = np.asarray(sequence.ids, dtype=np.int64)[: used_length(sequence)]
@@ -181,6 +241,8 @@ def _pack(sequences: Sequence[TrainingSequence], indices: Sequence[int]) -> Micr
         advantages.append(np.asarray(sequence.advantages, dtype=np.float32)[where])
         logprobs.append(np.asarray(sequence.old_logprobs, dtype=np.float32)[where])
         lengths.append(len(ids) - 1)
+        points += [(row * width + point.position, point.old, point.target) for point in sequence.values]
+    places, old_values, value_targets = zip(*points, strict=True) if points else ((), (), ())
     return MicroBatch(
         indices=tuple(indices),
         counts=tuple(map(len, targets)),
@@ -190,4 +252,8 @@ def _pack(sequences: Sequence[TrainingSequence], indices: Sequence[int]) -> Micr
         targets=np.concatenate(targets),
         advantages=np.concatenate(advantages),
         old_logprobs=np.concatenate(logprobs),
+        value_counts=tuple(len(sequences[index].values) for index in indices),
+        value_positions=np.asarray(places, dtype=np.int64),
+        old_values=np.asarray(old_values, dtype=np.float32),
+        value_targets=np.asarray(value_targets, dtype=np.float32),
     )

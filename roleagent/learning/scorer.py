@@ -21,17 +21,29 @@ if TYPE_CHECKING:
 class TokenScorer(nn.Module):
     """Log-probs and entropies of generated tokens; the LM head never sees another position.
 
+    With a value head, also V of the states that it is asked for: a linear function of the same hidden states, zero
+    before training, so that the first advantages are those of the rewards alone.
+
     Args:
         model: a causal LM whose logits are its output embeddings applied to the base model's last hidden state.
-        dtype: type of the matrix products (autocast); log-probs are always computed in float32.
+        dtype: type of the matrix products (autocast); log-probs and values are always computed in float32.
+        value_head: add one.
 
     Raises:
         PolicyError: the model computes its logits in another way (for example with soft-capping).
     """
 
-    def __init__(self, model: PreTrainedModel, dtype: Literal["float32", "bfloat16"] = "float32") -> None:
+    def __init__(
+        self, model: PreTrainedModel, dtype: Literal["float32", "bfloat16"] = "float32", *, value_head: bool = False
+    ) -> None:
         super().__init__()
         self.model = model
+        self.value_head: nn.Linear | None = None
+        if value_head:
+            width = cast("Tensor", _head(model).weight).shape[1]
+            self.value_head = nn.Linear(width, 1, device=model.device, dtype=torch.float32)
+            nn.init.zeros_(self.value_head.weight)
+            nn.init.zeros_(self.value_head.bias)
         self._autocast = dtype == "bfloat16"
         _no_dropout(model)
         _check_head(model)
@@ -44,8 +56,9 @@ class TokenScorer(nn.Module):
         temperature: float,
         entropy_gradient: bool = False,
         max_logits: int = MAX_LOGITS,
-    ) -> tuple[Tensor, Tensor]:
-        """Score n tokens.
+        value_positions: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Score n tokens, and k states where there is a value head.
 
         Args:
             input_ids: int64 [B, L], padded on the right.
@@ -54,13 +67,15 @@ class TokenScorer(nn.Module):
             temperature: of the sampler.
             entropy_gradient: let the entropy carry a gradient.
             max_logits: bound on the logits held at one time.
+            value_positions: int64 [k], flat indices of the hidden states that have seen the states to be valued.
 
         Returns:
-            (log-probs [n], entropies [n]), float32.
+            (log-probs [n], entropies [n], values [k]), float32; k is 0 without a value head.
         """
         with torch.autocast(input_ids.device.type, dtype=torch.bfloat16, enabled=self._autocast):
             hidden = self.model.base_model(input_ids=input_ids, use_cache=False).last_hidden_state
-            picked = hidden.flatten(0, 1).index_select(0, positions)
+            hidden = hidden.flatten(0, 1)
+            picked = hidden.index_select(0, positions)
             head = _head(self.model)
             scores = score_tokens(
                 head,
@@ -71,7 +86,12 @@ class TokenScorer(nn.Module):
                 max_logits=max_logits,
                 vocabulary=_vocabulary(head),
             )
-        return scores.logprobs, scores.entropy
+        if self.value_head is None:
+            return scores.logprobs, scores.entropy, scores.logprobs.new_zeros(0)
+        # Also for k = 0: data-parallel training waits for a gradient of every parameter.
+        places = positions[:0] if value_positions is None else value_positions
+        values = self.value_head(hidden.index_select(0, places).float()).flatten()
+        return scores.logprobs, scores.entropy, values
 
 
 def _no_dropout(model: PreTrainedModel) -> None:

@@ -9,15 +9,23 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from roleagent.config.models import TrainConfig
-from roleagent.learning.advantages.base import SPAN, Estimator, ScoredGroup, get_estimator
+from roleagent.errors import ConfigError
+from roleagent.learning.advantages.base import (
+    SPAN,
+    Estimator,
+    ScoredGroup,
+    ValueEstimator,
+    advantages_of,
+    get_estimator,
+)
 from roleagent.types import Trajectory
 from roleagent.world_in_agent.grouping import state_groups
 from roleagent.world_in_agent.reward import prediction_matrices, r_pre, step_penalties, step_returns
@@ -37,28 +45,50 @@ class ScoredBatch:
     penalties: dict[str, Array]  #: amounts >= 0 that were subtracted from step returns, [T]
     state_groups: dict[str, NDArray[np.int64]]  #: id of each step's state group within the task's group, [T]
     metrics: dict[str, float]  #: see docs/advantages.md; all finite
+    values: Mapping[str, Array] | None = None  #: V(s_t), [T], as they were given; None without a value head
+    value_targets: dict[str, Array] = field(default_factory=dict)  #: R_t, [T]; empty without a value head
 
 
-def score_batch(trajectories: Sequence[Trajectory], config: TrainConfig) -> ScoredBatch:
-    """Score all trajectories of one iteration.
-
-    Args:
-        trajectories: the batch, in any order; those that share a `task_id` form a group.
-        config: reads `horizon`, `world_in_agent`, `advantage` and the penalties of `rollout`.
+def make_estimator(config: TrainConfig) -> Estimator:
+    """Build the estimator that a configuration names, with its knobs.
 
     Raises:
-        ValueError: two trajectories have the same id.
-        ConfigError: the estimator or the matching unit is unknown.
+        ConfigError: it is unknown, or there is a value head without an estimator for it, or the other way round.
     """
-    started = time.perf_counter()
     estimator = get_estimator(
         config.advantage.estimator,
         {
             "alpha": config.advantage.alpha,
             "normalisation": config.advantage.normalisation,
             "weight": config.world_in_agent.weight,
+            "discount": config.world_in_agent.discount,
+            "gae_lambda": config.advantage.gae_lambda,
         },
     )
+    if isinstance(estimator, ValueEstimator) != (config.learner.value_coefficient > 0):
+        needs = (
+            "needs a value head: set it above 0" if isinstance(estimator, ValueEstimator) else "uses none: set it to 0"
+        )
+        raise ConfigError(f"learner.value_coefficient: the estimator {config.advantage.estimator!r} {needs}")
+    return estimator
+
+
+def score_batch(
+    trajectories: Sequence[Trajectory], config: TrainConfig, values: Mapping[str, Array] | None = None
+) -> ScoredBatch:
+    """Score all trajectories of one iteration.
+
+    Args:
+        trajectories: the batch, in any order; those that share a `task_id` form a group.
+        config: reads `horizon`, `world_in_agent`, `advantage` and the penalties of `rollout`.
+        values: trajectory id -> V(s_t), [T], for an estimator that needs them.
+
+    Raises:
+        ValueError: two trajectories have the same id, or the estimator needs values and there are none.
+        ConfigError: the estimator or the matching unit is unknown.
+    """
+    started = time.perf_counter()
+    estimator = make_estimator(config)
     groups: defaultdict[str, list[Trajectory]] = defaultdict(list)
     for run in sorted(trajectories, key=lambda run: (run.task.task_id, run.sample_index, run.trajectory_id)):
         groups[run.task.task_id].append(run)
@@ -67,16 +97,20 @@ def score_batch(trajectories: Sequence[Trajectory], config: TrainConfig) -> Scor
         raise ValueError("two trajectories of the batch have the same trajectory_id")
 
     matrices = prediction_matrices(ordered, config.world_in_agent.matching, config.horizon)
-    batch = ScoredBatch({}, {}, {}, {}, {}, {}, {}, {})
+    batch = ScoredBatch({}, {}, {}, {}, {}, {}, {}, {}, values)
     cells = np.concatenate(matrices) if matrices else np.zeros((0, config.horizon))
     ends = np.cumsum([len(run.steps) for run in ordered]).tolist()
     prediction_rewards = r_pre(cells)
     for run, matrix, end in zip(ordered, matrices, ends, strict=True):
         batch.matches[run.trajectory_id] = matrix
         batch.r_pre[run.trajectory_id] = prediction_rewards[end - len(run.steps) : end]
-    scored = [_score_group(members, config, batch) for members in groups.values()]
-    for members, group in zip(groups.values(), scored, strict=True):
-        _advantages(members, group, estimator, batch)
+    scored = [_score_group(members, config, batch, values) for members in groups.values()]
+    for members, group, advantages in zip(groups.values(), scored, advantages_of(estimator, scored), strict=True):
+        ids = [run.trajectory_id for run in members]
+        batch.rewards.update(zip(ids, estimator.trajectory_rewards(group).tolist(), strict=True))
+        batch.step_advantages.update(zip(ids, advantages, strict=True))
+        if isinstance(estimator, ValueEstimator):
+            batch.value_targets.update(zip(ids, estimator.value_targets(group), strict=True))
 
     batch.metrics.update(_reward_metrics(ordered, batch))
     batch.metrics.update(_match_metrics(cells, prediction_rewards))
@@ -85,7 +119,9 @@ def score_batch(trajectories: Sequence[Trajectory], config: TrainConfig) -> Scor
     return batch
 
 
-def _score_group(members: Sequence[Trajectory], config: TrainConfig, batch: ScoredBatch) -> ScoredGroup:
+def _score_group(
+    members: Sequence[Trajectory], config: TrainConfig, batch: ScoredBatch, values: Mapping[str, Array] | None
+) -> ScoredGroup:
     """Make the group that the estimator gets, and note its parts in the batch."""
     ids = [run.trajectory_id for run in members]
     for run in members:
@@ -104,18 +140,12 @@ def _score_group(members: Sequence[Trajectory], config: TrainConfig, batch: Scor
         r_pre=np.concatenate([batch.r_pre[key] for key in ids]),
         penalties=np.concatenate([batch.penalties[key] for key in ids]),
         state_groups=np.asarray(state_groups(states, config.advantage.state_similarity), dtype=np.int64),
+        rewards=np.asarray([step.reward for run in members for step in run.steps], dtype=np.float64),
+        values=None if values is None else np.concatenate([values[key] for key in ids]),
     )
     ends = np.cumsum(group.lengths)
     batch.state_groups.update(zip(ids, np.split(group.state_groups, ends[:-1]), strict=True))
     return group
-
-
-def _advantages(members: Sequence[Trajectory], group: ScoredGroup, estimator: Estimator, batch: ScoredBatch) -> None:
-    """Apply the estimator to one group and note what it gave."""
-    rewards = estimator.trajectory_rewards(group).tolist()
-    for run, reward, advantages in zip(members, rewards, estimator(group), strict=True):
-        batch.rewards[run.trajectory_id] = reward
-        batch.step_advantages[run.trajectory_id] = advantages
 
 
 def _reward_metrics(trajectories: Sequence[Trajectory], batch: ScoredBatch) -> dict[str, float]:

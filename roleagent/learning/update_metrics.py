@@ -29,20 +29,28 @@ _SUMS = (
     "mismatch_capped",
     "mismatch_gap",
     "mismatch_tokens",
+    "value_loss",
+    "value_error",
+    "value_target",
+    "value_target_square",
+    "value_points",
 )
 
 
 class UpdateMetrics:
-    """Token means of one update; nothing waits for the device before `result`.
+    """Sums of one update; nothing waits for the device before `result`.
 
-    `update/loss`, `update/policy_loss` are means over all generated tokens; `update/kl`, `update/entropy` (nats),
-    `update/ratio_mean`, `update/clip_low_share`, `update/clip_high_share` over those that were computed. `mismatch/*`
-    is measured in the first optimizer step alone, where the trainer still has the weights that sampled.
+    `update/loss`, `update/policy_loss` are what the minibatches minimised, in the mean over them; `update/kl`,
+    `update/entropy` (nats), `update/ratio_mean`, `update/clip_low_share`, `update/clip_high_share` are means over the
+    generated tokens that were computed. `mismatch/*`
+    is measured in the first optimizer step alone, where the trainer still has the weights that sampled. `value/*` is
+    there with a value head: its loss, and the share of the targets' variance that it explains.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._sums = torch.zeros(len(_SUMS), dtype=torch.float64, device=device)
         self._mismatch_max = torch.zeros((), dtype=torch.float64, device=device)
+        self._minibatches = 0
         self._generated = 0
         self._skipped = 0
         self._norms: list[float] = []
@@ -50,6 +58,7 @@ class UpdateMetrics:
 
     def add_minibatch(self, tokens: int, skipped: int) -> None:
         """Generated tokens of a minibatch, and how many of them were left out because nothing depends on them."""
+        self._minibatches += 1
         self._generated += tokens
         self._skipped += skipped
 
@@ -62,13 +71,13 @@ class UpdateMetrics:
         scores: losses.TokenScores,
         surrogate: losses.Surrogate,
     ) -> None:
-        """Add a micro batch: sums of the losses, and values a token."""
+        """Add a micro batch: its part of the losses, and values a token."""
         rows, width = batch.input_ids.shape
         real = sum(batch.lengths)
         self._accumulate(
             loss=total,
             policy_loss=policy,
-            kl=0.0 if kl is None else kl,
+            kl=0.0 if kl is None else kl.sum(),
             entropy=scores.entropy.sum(),
             clip_low=surrogate.clipped_low.sum(),
             clip_high=surrogate.clipped_high.sum(),
@@ -89,6 +98,16 @@ class UpdateMetrics:
         )
         self._mismatch_max = torch.maximum(self._mismatch_max, ratio.max().double())
 
+    def add_values(self, values: Tensor, targets: Tensor, losses: Tensor) -> None:
+        """Add the values of k states, what they were to be, and their clipped losses."""
+        self._accumulate(
+            value_loss=losses.sum(),
+            value_error=((values - targets) ** 2).sum(),
+            value_target=targets.sum(),
+            value_target_square=(targets**2).sum(),
+            value_points=values.numel(),
+        )
+
     def add_gradient(self, norm: float) -> bool:
         """Record the norm before clipping; False if it is not finite: the step must not be taken."""
         if not math.isfinite(norm):
@@ -103,8 +122,8 @@ class UpdateMetrics:
         sums = dict(zip(_SUMS, totals, strict=True))
         scored = max(sums["scored"], 1.0)
         result = {
-            "update/loss": sums["loss"] / self._generated,
-            "update/policy_loss": sums["policy_loss"] / self._generated,
+            "update/loss": sums["loss"] / self._minibatches,
+            "update/policy_loss": sums["policy_loss"] / self._minibatches,
             "update/kl": sums["kl"] / scored,
             "update/entropy": sums["entropy"] / scored,
             "update/ratio_mean": sums["ratio"] / scored,
@@ -124,6 +143,15 @@ class UpdateMetrics:
             result["mismatch/ratio_max"] = float(accelerator.gather(self._mismatch_max.reshape(1)).max())
             result["mismatch/capped_share"] = sums["mismatch_capped"] / count
             result["mismatch/logprob_gap_mean"] = sums["mismatch_gap"] / count
+        if sums["value_points"]:
+            count = sums["value_points"]
+            mean = sums["value_target"] / count
+            variance = max(sums["value_target_square"] / count - mean**2, 0.0)
+            result["value/loss"] = sums["value_loss"] / count
+            result["value/target_mean"] = mean
+            # 1: every target is met; 0: no better than their mean. Equal targets leave nothing to explain.
+            unexplained = sums["value_error"] / count / variance if variance > 1e-12 else 1.0
+            result["value/explained_variance"] = 1.0 - unexplained
         return result
 
     def _accumulate(self, **values: Tensor | float) -> None:

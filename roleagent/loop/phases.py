@@ -14,6 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from roleagent.loop import sampling
 from roleagent.loop.events import listener
 from roleagent.loop.statistics import success_rate
 from roleagent.loop.worker import Stopwatch, Worker, peak_memory_mb
@@ -35,15 +36,19 @@ class PhaseResult:
 
 
 def draw_tasks(worker: Worker, n: int) -> list[DrawnTask]:
-    """Draw the K distinct tasks of iteration n from the distribution that iteration n - 1 left."""
+    """Draw the K distinct tasks of iteration n from the distribution that iteration n - 1 left.
+
+    With dynamic sampling those in reserve follow them.
+    """
     config = worker.config
     listener().phase_started(n, "sample tasks")
     distribution = worker.curriculum(n - 1)
-    draws = distribution.draw(config.rollout.tasks_per_iteration, seed=config.seed, iteration=n)
+    count = sampling.tasks_to_draw(config, len(worker.training_tasks))
+    draws = distribution.draw(count, seed=config.seed, iteration=n)
     drawn = [DrawnTask(worker.training_tasks[draw.task_id], draw.source, draw.probability) for draw in draws]
     from roleagent.quality import validate_tasks
 
-    report = validate_tasks(drawn, count=config.rollout.tasks_per_iteration, environment=config.environment.name)
+    report = validate_tasks(drawn, count=count, environment=config.environment.name)
     _check(worker, n, report)
     return drawn
 
@@ -55,14 +60,21 @@ def roll_out(worker: Worker, n: int, drawn: Sequence[DrawnTask]) -> PhaseResult:
 
     config = worker.config
     with Stopwatch() as watch:
-        episodes = [(item.task, sample) for item in drawn for sample in range(config.rollout.group_size)]
-        trajectories = _play(worker, n, n - 1, episodes, "rollout", config.rollout.temperature, "roll out")
+
+        def play(items: Sequence[DrawnTask]) -> list[Trajectory]:
+            episodes = [(item.task, sample) for item in items for sample in range(config.rollout.group_size)]
+            return _play(worker, n, n - 1, episodes, "rollout", config.rollout.temperature, "roll out")
+
+        trajectories = sampling.play_rounds(drawn, play, config)
         record = worker.writer(n).put("trajectories.parquet", write_trajectories(trajectories))
     worker.keep(f"trajectories/{n}", trajectories)
     metrics = _named(rollout_metrics(trajectories), "train", "rollout")
     metrics["rollout/tokens_per_second"] = metrics["rollout/tokens_generated"] / max(watch.seconds, 1e-9)
-    relevance = sum(item.source == "relevance" for item in drawn)
-    metrics["curriculum/drawn_by_relevance"] = relevance / len(drawn)
+    played = _played(drawn, trajectories)
+    relevance = sum(item.source == "relevance" for item in played)
+    metrics["curriculum/drawn_by_relevance"] = relevance / len(played)
+    metrics["rollout/informative_share"] = len(sampling.informative_tasks(trajectories)) / len(played)
+    metrics["rollout/tasks"] = float(len(played))
     return PhaseResult("rollout", watch.seconds, metrics, (record,))
 
 
@@ -101,9 +113,16 @@ def update(worker: Worker, n: int) -> PhaseResult:
     config = worker.config
     listener().phase_started(n, "update")
     with Stopwatch() as watch:
+        scored = worker.scored(n)
         learner = worker.learner(n - 1)
         worker.advance(-1)  # until it is through, its weights are those of no version
-        sequences = to_sequences(worker.trajectories(n), worker.scored(n).step_advantages)
+        sequences = to_sequences(
+            sampling.trained(worker.trajectories(n), config),
+            scored.step_advantages,
+            values=scored.values,
+            value_targets=scored.value_targets,
+            overlong_mask=config.learner.overlong_mask,
+        )
         metrics = learner.update(sequences, temperature=config.rollout.temperature, iteration=n)
         worker.advance(n)
     with Stopwatch() as saving:
@@ -227,6 +246,7 @@ def commit(worker: Worker, n: int, results: Sequence[PhaseResult], drawn: Sequen
     seconds["storage"] = seconds.get("storage", 0.0) + checkpoint
     metrics |= {f"seconds/{phase}": value for phase, value in seconds.items()}
     metrics["memory/peak_mb"] = peak_memory_mb()
+    played = _played(drawn, worker.trajectories(n)) if drawn else []
     failure_types: dict[str, int] = {}
     if n > 0 and worker.config.agent_in_world.enabled:
         for diagnosis in worker.diagnoses(n):
@@ -235,7 +255,7 @@ def commit(worker: Worker, n: int, results: Sequence[PhaseResult], drawn: Sequen
     record = {
         "metrics": metrics,
         "failure_types": failure_types,
-        "tasks": [{"task_id": item.task.task_id, "source": item.source, "p": item.probability} for item in drawn],
+        "tasks": [{"task_id": item.task.task_id, "source": item.source, "p": item.probability} for item in played],
     }
     writer = worker.writer(n)
     for written in objects:
@@ -259,6 +279,12 @@ def prepare(worker: Worker) -> list[PhaseResult]:
         PhaseResult("storage", watch.seconds, {}, (*records, curriculum)),
         evaluate(worker, 0, final=True),
     ]
+
+
+def _played(drawn: Sequence[DrawnTask], trajectories: Sequence[Trajectory]) -> list[DrawnTask]:
+    """The drawn tasks without those in reserve that were not needed."""
+    known = {trajectory.task.task_id for trajectory in trajectories}
+    return [item for item in drawn if item.task.task_id in known]
 
 
 def _named(metrics: Mapping[str, float], split: str, prefix: str) -> dict[str, float]:

@@ -63,10 +63,10 @@ def check(config: TrainConfig) -> None:
         PolicyError: the policy's folder does not exist.
     """
     from roleagent.environments.registry import make_environment
-    from roleagent.learning.advantages.base import get_estimator
+    from roleagent.learning.scoring import make_estimator
     from roleagent.policy.model import find_model
 
-    get_estimator(config.advantage.estimator)
+    make_estimator(config)
     if not config.policy.model.startswith("s3://"):
         find_model(config.policy.model)
     environment = make_environment(config.environment.name, **config.environment.options)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from roleagent.agent_in_world.embedding import TextEmbedder
     from roleagent.agent_in_world.failure_bank import FailureBank
     from roleagent.learning.learner import Learner
-    from roleagent.learning.scoring import ScoredBatch
+    from roleagent.learning.scoring import Array, ScoredBatch
     from roleagent.policy.engines.base import Engine
     from roleagent.policy.model import Policy
     from roleagent.policy.tokens import PolicyTokenizer
@@ -188,7 +188,7 @@ class Worker:
         self._policy = load()
         reference = load().model if self.config.learner.kl_coefficient > 0 else None
         self._learner = Learner(
-            self._policy.model, reference, self.config.learner, seed=self.config.seed, dtype=settings.dtype
+            self._policy.model, reference, self.config.learner_settings, seed=self.config.seed, dtype=settings.dtype
         )
         self._policy_version = 0
 
@@ -242,10 +242,23 @@ class Worker:
         return read_diagnoses(self.store.read(self.run_id, n, "diagnoses.parquet"))
 
     def scored(self, n: int) -> ScoredBatch:
-        """Return the rewards and advantages of iteration n: a pure function of its trajectories."""
+        """Return the rewards and advantages of iteration n.
+
+        A pure function of its trajectories and, with a value head, of the policy version that played them.
+        """
         from roleagent.learning.scoring import score_batch
 
-        return self.warm(f"scored/{n}", lambda: score_batch(self.trajectories(n), self.config))
+        return self.warm(f"scored/{n}", lambda: score_batch(self.trajectories(n), self.config, self.values(n)))
+
+    def values(self, n: int) -> dict[str, Array] | None:
+        """Return V(s_t) of every step of iteration n by trajectory id, [T]; None without a value head."""
+        from roleagent.learning.packing import join_values, value_sequences
+
+        if not self.config.learner.value_coefficient:
+            return None
+        trajectories = self.trajectories(n)
+        sequences = value_sequences(trajectories)
+        return join_values(trajectories, sequences, self.learner(n - 1).values(sequences))
 
     def curriculum(self, n: int) -> TaskDistribution:
         """Return the task distribution as iteration n left it."""

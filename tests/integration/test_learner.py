@@ -20,7 +20,7 @@ def score(model, sequences, temperature=1.0, max_tokens=10**6):
     """Log-probs of every sequence's generated tokens, in the order of `sequences`."""
     found = {}
     for batch in micro_batches(sequences, max_tokens):
-        logprobs, _ = TokenScorer(model)(
+        logprobs, _, _ = TokenScorer(model)(
             torch.from_numpy(batch.input_ids),
             torch.from_numpy(batch.positions),
             torch.from_numpy(batch.targets),

@@ -1,8 +1,9 @@
 """What an advantage estimator gets and gives, the normalisation they share, and the registry.
 
 To add an estimator, put one file into this folder with a frozen dataclass under `@register("name")`. Its fields are
-its knobs and its defaults the vetted recipe; those named `alpha`, `normalisation` and `weight` are filled from the
-configuration. `advantage.estimator: name` then selects it.
+its knobs and its defaults the vetted recipe; those named `alpha`, `normalisation`, `weight`, `discount` and
+`gae_lambda` are filled from the configuration. `advantage.estimator: name` then selects it. What its paper sets beside
+the advantage goes into `roleagent.config.recipes`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,13 +41,15 @@ class ScoredGroup:
     r_pre: Array  #: R_pre(a_t), [S]; 0 where World-In-Agent is off
     penalties: Array  #: amounts >= 0, subtracted from step returns after modulation, [S]
     state_groups: IntArray  #: id of each step's state group, [S]; ids are 0..G-1
+    rewards: Array  #: r_t as the environment paid it, [S]
+    values: Array | None = None  #: V(s_t) of a value head, [S]; None where there is none
 
     def __post_init__(self) -> None:
         steps = int(self.lengths.sum())
         if self.outcomes.shape != self.lengths.shape:
             raise ValueError(f"group {self.task_id}: {self.outcomes.shape} outcomes for {self.lengths.shape} lengths")
-        for name in ("returns", "r_pre", "penalties", "state_groups"):
-            shape = getattr(self, name).shape
+        for name in ("returns", "r_pre", "penalties", "state_groups", "rewards", "values"):
+            shape = getattr(getattr(self, name), "shape", (steps,))
             if shape != (steps,):
                 raise ValueError(f"group {self.task_id}: {name} has shape {shape}, expected {(steps,)}")
 
@@ -75,6 +78,29 @@ class Estimator(Protocol):
 
     def __call__(self, group: ScoredGroup) -> list[Array]:
         """Return the advantages, one array [T] a trajectory, in the group's order."""
+
+
+@runtime_checkable
+class BatchEstimator(Protocol):
+    """An estimator whose statistics go over the whole batch."""
+
+    def over_batch(self, groups: Sequence[ScoredGroup]) -> list[list[Array]]:
+        """Return the advantages of every group, in order, as `Estimator.__call__` does for one."""
+
+
+@runtime_checkable
+class ValueEstimator(Protocol):
+    """An estimator that needs `ScoredGroup.values`, and teaches the value head."""
+
+    def value_targets(self, group: ScoredGroup) -> list[Array]:
+        """Return what V(s_t) is to be, one array [T] a trajectory, in the group's order."""
+
+
+def advantages_of(estimator: Estimator, groups: Sequence[ScoredGroup]) -> list[list[Array]]:
+    """Apply an estimator to a batch: for every group, one array [T] a trajectory."""
+    if isinstance(estimator, BatchEstimator):
+        return estimator.over_batch(groups)
+    return [estimator(group) for group in groups]
 
 
 def normalise(values: Array, normalisation: Normalisation = "mean_std") -> Array:
@@ -113,6 +139,13 @@ def normalise_within(values: Array, groups: IntArray, normalisation: Normalisati
     deviations = np.sqrt(np.bincount(groups, weights=centred**2) / np.maximum(sizes - 1, 1))
     scaled: Array = centred / (deviations[groups] + EPSILON)
     return scaled
+
+
+def normalise_together(parts: Sequence[Array], normalisation: Normalisation = "mean_std") -> list[Array]:
+    """Apply :func:`normalise` to all arrays as one, and return them as they were cut."""
+    values = normalise(np.concatenate([np.zeros(0), *parts]), normalisation)
+    ends = np.cumsum([len(part) for part in parts]).tolist()
+    return [values[end - len(part) : end] for part, end in zip(parts, ends, strict=True)]
 
 
 _ESTIMATORS: dict[str, Callable[..., Estimator]] = {}

@@ -182,7 +182,7 @@ def test_tasks_do_not_touch_each_other() -> None:
 def test_without_world_in_agent_predictions_are_ignored_and_role_agent_is_gigpo() -> None:
     batch = random_batch(4, 4, 8)
     off = score_batch(batch, config(world_in_agent={"enabled": False}))
-    gigpo = score_batch(batch, config(advantage={"estimator": "gigpo"}))
+    gigpo = score_batch(batch, config(advantage={"estimator": "gigpo", "state_similarity": 0.9}))
     assert all(matrix.shape[1] == 0 for matrix in off.matches.values())
     assert not any(name.startswith("match/") for name in off.metrics)
     for key, advantages in off.step_advantages.items():
@@ -246,7 +246,9 @@ def test_episodes_without_steps_and_empty_batches() -> None:
 @pytest.mark.parametrize("horizon", [1, 3])
 def test_everything_is_finite_and_as_long_as_its_trajectory(name: str, horizon: int) -> None:
     batch = random_batch(3, 4, 8, horizon=2)
-    scored = score_batch(batch, config(advantage={"estimator": name}, world_in_agent={"horizon": horizon}))
+    values = {run.trajectory_id: np.linspace(0, 1, len(run.steps)) for run in batch}
+    sections = {"advantage": {"estimator": name}, "world_in_agent": {"horizon": horizon, "enabled": True}}
+    scored = score_batch(batch, config(**sections), values)
     for run in batch:
         key, steps = run.trajectory_id, len(run.steps)
         assert scored.matches[key].shape == (steps, horizon)

@@ -260,7 +260,7 @@ def test_a_damaged_status_is_unknown_and_loses_nothing(make_run: MakeRun, text: 
     [
         ("environment.name=househlod", ConfigError, "did you mean 'household'"),
         ("environment.options.level=huge", ConfigError, "huge"),
-        ("advantage.estimator=gpro", ConfigError, "did you mean 'grpo'"),
+        ("advantage.estimator=grpoo", ConfigError, "did you mean 'grpo'"),
         (
             "rollout.tasks_per_iteration=17",
             ConfigError,
