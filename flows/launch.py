@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from flows.local_server import local_server
+from roleagent.ablation.plan import Request, check_plan, make_plan
 from roleagent.config import TrainConfig
 from roleagent.errors import ConfigError
 from roleagent.loop import runs
@@ -88,6 +89,33 @@ def train(config: TrainConfig, run_id: str = "") -> dict[str, Any]:
         wait()
         with _quiet_heart():
             return flow(config, run_id)
+
+
+def ablate(request: Request, *, parallel: int = 0, threads: int = 0) -> dict[str, Any]:
+    """Run the ablation flow and return its results.
+
+    Raises:
+        RoleAgentError: what the flow raised; its own exception, not one of Prefect.
+    """
+    plan = make_plan(request)  # find what would stop it before anything is started
+    check_plan(plan)
+    with prefect_server() as wait:
+        connect(resolve_backend(plan.base.tracking.uri, home()))
+        from flows.ablation import ablation as flow
+
+        wait()
+        with _quiet_heart():
+            results: dict[str, Any] = flow(
+                request.preset,
+                list(request.variants),
+                request.seeds,
+                list(request.overrides),
+                parallel=parallel,
+                threads=threads,
+                against=request.against,
+                name=request.name,
+            )
+            return results
 
 
 @contextmanager

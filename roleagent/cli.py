@@ -13,6 +13,7 @@ from roleagent.errors import ConfigError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from roleagent.ablation.plan import Plan
     from roleagent.config import TrainConfig
 
 app = typer.Typer(
@@ -98,6 +99,42 @@ def resume(run: RunArgument = "latest") -> None:
     if busy:
         raise ConfigError(f"run {handle.run_id} is being trained by process {busy} of this machine; stop it first")
     _train(worker.config, handle.run_id)
+
+
+@app.command()
+def ablate(
+    preset: Preset = "quickstart",
+    variants: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--variants", "-v", help="full,no-aiw,no-wia,gigpo,grpo; an estimator; name:key=value,...; key=value,value."
+        ),
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="Runs of each variant; the first has the preset's seed.")] = 3,
+    overrides: Overrides = None,
+    parallel: Annotated[int, typer.Option(help="Runs side by side; 0: as many as there are cores or GPUs for.")] = 0,
+    threads: Annotated[int, typer.Option(help="Threads of each run; 0: an equal share of the cores.")] = 0,
+    against: Annotated[str, typer.Option(help="The variant to compare with; `full`, or the first, by default.")] = "",
+    name: Annotated[str, typer.Option(help="Id of the ablation; by default it follows from the configuration.")] = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be run, and run nothing.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train variants with several seeds and compare them. The same command goes on where it was stopped."""
+    from roleagent.ablation.machine import gpus, share
+    from roleagent.ablation.plan import Request, check_plan, make_plan
+
+    default = Request()
+    request = Request(preset, tuple(variants or default.variants), seeds, tuple(overrides or ()), against, name)
+    plan = make_plan(request)
+    devices = gpus() if plan.base.policy.device != "cpu" else ()
+    slots = share(len(plan.members), parallel=parallel, threads=threads, devices=devices)
+    if dry_run:
+        from roleagent.console.ablation import plan_panel
+
+        check_plan(plan)
+        _show(plan_panel(plan, slots))
+    elif not _ablate(plan, parallel, threads, as_json):
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -280,6 +317,31 @@ def _train(config: TrainConfig, run_id: str) -> None:
         hint = f"; go on with: roleagent resume {display.run_id}" if display.run_id else ""
         raise Interrupted(f"{str(error) or 'interrupted'}{hint}") from error
     _show(finished_panel(summary))
+
+
+def _ablate(plan: Plan, parallel: int, threads: int, as_json: bool) -> bool:
+    """Run an ablation and show what it found; return whether every run finished."""
+    from importlib.metadata import entry_points
+
+    from roleagent.ablation.events import listening_to_ablation
+    from roleagent.console.ablation import AblationDisplay, results_panel
+    from roleagent.console.guard import Interrupted
+    from roleagent.console.screen import make_console
+    from roleagent.console.show import print_json
+
+    (flow,) = entry_points(group="roleagent.flows", name="ablate")
+    display = AblationDisplay(make_console(stderr=True))
+    try:
+        with display, listening_to_ablation(display):
+            results = flow.load()(plan.request, parallel=parallel, threads=threads)
+    except KeyboardInterrupt as error:
+        hint = "; the same command goes on from here" if display.ablation_id else ""
+        raise Interrupted(f"{str(error) or 'interrupted'}{hint}") from error
+    if as_json:
+        print_json(results)
+    else:
+        _show(results_panel(results, {variant.name: variant.label for variant in plan.variants}))
+    return not results["failed"]
 
 
 def _show(screen: RenderableType) -> None:

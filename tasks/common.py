@@ -32,7 +32,8 @@ class RunRef(BaseModel):
         return get_worker(self.run_id, self.store_uri, self.endpoint_url)
 
 
-def _may_help(_task: Task[..., Any], _run: TaskRun, state: State[Any]) -> bool:
+def may_help(_task: Task[..., Any], _run: TaskRun, state: State[Any]) -> bool:
+    """Whether a retry may mend what made a task fail."""
     # A retry mends a lost connection or a full queue; it does not mend bad data or a bad configuration.
     try:
         state.result(raise_on_failure=True)
@@ -57,7 +58,7 @@ def phase(
         retries=retries,
         retry_delay_seconds=exponential_backoff(backoff_factor=2),
         retry_jitter_factor=0.5,
-        retry_condition_fn=_may_help,
+        retry_condition_fn=may_help,
         timeout_seconds=timeout_seconds,
         cache_policy=NO_CACHE,
         persist_result=False,

@@ -143,6 +143,24 @@ class Tracker:
         self._logged.add(iteration)
         return True
 
+    def log_summary(self, metrics: Mapping[str, Any], step: int) -> None:
+        """Write numbers that a run has once, outside its iterations; a value that is there already is not repeated.
+
+        Args:
+            metrics: numbers, as in :meth:`log_iteration`.
+            step: the iteration that they speak of.
+        """
+        run = self._active()
+        from mlflow.entities import Metric
+
+        stamp = int(time.time() * 1000)
+        with guard("log the summary"):
+            known = self._client.get_run(run.info.run_id).data.metrics
+            fresh = {key: value for key, value in numbers(metrics).items() if known.get(key) != value}
+            points = [Metric(key, value, stamp, step) for key, value in fresh.items()]
+            for start in range(0, len(points), _MAX_METRICS):
+                self._client.log_batch(run.info.run_id, metrics=points[start : start + _MAX_METRICS])
+
     def sync(self, history: Iterable[Mapping[str, Any]]) -> list[int]:
         """Write every committed iteration that MLflow lacks; return which ones that were."""
         return [int(row["iteration"]) for row in history if self.log_iteration(int(row["iteration"]), row)]
