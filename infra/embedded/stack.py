@@ -200,11 +200,10 @@ class Stack:
         return processes.start("prefect", command, {**_SERVER, **self._prefect_environment()}, self.folder)
 
     def _start_mlflow(self) -> psutil.Process:
-        database = self.home / "mlflow.db"
         command = [
-            *(sys.executable, "-m", "mlflow", "server", "--host", HOST, "--port", str(self._ports.mlflow)),
-            *("--backend-store-uri", f"sqlite:///{database}", "--artifacts-destination", f"s3://{BUCKET}/mlflow"),
-            *("--workers", "1"),
+            *(sys.executable, "-m", "infra.embedded.mlflow_server", str(self.home / "mlflow.db")),
+            *("--host", HOST, "--port", str(self._ports.mlflow), "--workers", "1"),
+            *("--artifacts-destination", f"s3://{BUCKET}/mlflow"),
         ]
         environment = {
             **os.environ,

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from roleagent.errors import TrackingError
+from roleagent.tracking.database import PREFIX, prepare_database
 from roleagent.tracking.redaction import redact
 
 if TYPE_CHECKING:
@@ -82,19 +83,19 @@ def connect(backend: Backend) -> MlflowClient:
     elif backend.artifacts:
         # Without it a database store makes a folder `mlruns` in the working directory.
         os.environ.setdefault("_MLFLOW_SERVER_ARTIFACT_ROOT", backend.artifacts)
-        if backend.uri.startswith("sqlite:///"):
-            Path(backend.uri.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
     from mlflow import MlflowClient
 
     for name in ("mlflow", "alembic"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    with guard(f"open {backend.shown}"):
+    mend = "; if it was left incomplete, move the file away: resumed runs fill a new one from their commits"
+    with guard(f"open {backend.shown}", mend if backend.uri.startswith(PREFIX) else ""):
+        prepare_database(backend.uri)
         return MlflowClient(tracking_uri=backend.uri, registry_uri=backend.uri)
 
 
 @contextmanager
-def guard(action: str) -> Iterator[None]:
-    """Turn MLflow's and the network's errors into one line that says what was being done."""
+def guard(action: str, mend: str = "") -> Iterator[None]:
+    """Turn MLflow's and the network's errors into one line that says what was being done, and how to mend it."""
     import requests
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
@@ -103,7 +104,7 @@ def guard(action: str) -> Iterator[None]:
         yield
     except (MlflowException, requests.RequestException, SQLAlchemyError, OSError) as error:
         reason = " ".join(redact(str(error)).split())[:300]
-        raise TrackingError(f"MLflow could not {action}: {reason}") from error
+        raise TrackingError(f"MLflow could not {action}: {reason}{mend}") from error
 
 
 def _probe(backend: Backend) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from roleagent.config.models import TrackingConfig
 from roleagent.errors import TrackingError
 from roleagent.tracking import Tracker, write_report
 from roleagent.types import Diagnosis, DiagnosisStatus, Step, StopReason, Task, Trajectory
+from tests.support import processes
 
 TASKS = [Task(f"home-{n}", "household", "pick", "train") for n in range(20)]
 
@@ -279,3 +282,31 @@ def test_everything_again_through_a_server(server: str, tmp_path: Path) -> None:
     assert tags["roleagent.best_checkpoint"] == "s3://bucket/runs/r/1/checkpoint"
     check_traces(server, tmp_path)
     check_registry(server, tmp_path, str(tmp_path / "store"))  # a local path, which a server refuses as a source
+
+
+def begin(home: Path) -> str:
+    made = tracker("", home)
+    identifier = made.start_run(f"r-{os.getpid()}", "first", {})
+    made.end()
+    return identifier
+
+
+def test_two_processes_meet_a_new_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """MLflow alone fails here: both would migrate it, and one finds a column changed by the other."""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    children = [processes.start(begin, tmp_path) for _ in range(2)]
+    runs = {child.wait().result() for child in children}
+    client = client_of(f"sqlite:///{tmp_path}/mlflow.db")
+    (experiment,) = [item for item in client.search_experiments() if item.name == "role-agent-local"]
+    assert {run.info.run_id for run in client.search_runs([experiment.experiment_id])} == runs
+    assert len(runs) == 2
+
+
+def test_an_incomplete_database_is_told_in_one_line(tmp_path: Path) -> None:
+    """As MLflow leaves it when it is killed while it makes one."""
+    path = tmp_path / "mlflow.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE metrics (key TEXT, step BIGINT)")
+    with pytest.raises(TrackingError, match=r"could not open .*mlflow.db.*move the file away") as caught:
+        tracker(f"sqlite:///{path}", tmp_path)
+    assert "\n" not in str(caught.value)
