@@ -12,6 +12,7 @@ from roleagent.environments.base import Environment
 from roleagent.errors import ConfigError
 
 _FACTORIES: dict[str, str] = {
+    "alfworld": "roleagent.environments.alfworld.alfworld:AlfWorld",
     "household": "roleagent.environments.household.household:Household",
 }
 

@@ -1,16 +1,13 @@
-"""Where a machine keeps what Role-Agent writes: one folder, ROLEAGENT_HOME or `.roleagent`."""
+"""What a run keeps in the home folder, and where."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from roleagent.config import StorageConfig
+from roleagent.home import home
 
-
-def home() -> Path:
-    """Return the absolute home folder. It is made when something is first written."""
-    return Path(os.environ.get("ROLEAGENT_HOME") or ".roleagent").absolute()
+__all__ = ["bank_folder", "home", "reports_folder", "store_uri"]
 
 
 def store_uri(config: StorageConfig) -> str:

@@ -4,8 +4,9 @@
 (next state, text, valid). The preconditions and effects are those of ALFWorld's `domain.pddl`, the texts those of
 its grammar file (the grammar since December 2024: "move X to Y"). Things stand in the order in which they are shown.
 
-Simplified: an object is examined only while it is held, as in the command lists of the stock engine, although the
-PDDL would allow it for every visible object.
+Where the stock engine departs from what the PDDL and the grammar seem to say, the stock engine is followed: an object
+is examined only while it is held, nothing is ever said to be off, and "look" shows beside a receptacle what was moved
+between receptacles of one location. `tests/differential` compares both engines.
 """
 
 from __future__ import annotations
@@ -21,8 +22,7 @@ NOBODY = -1  #: `State.held` with empty hands
 CLEAN, HOT, COOL, TOGGLED, SLICED = 1, 2, 4, 8, 16  #: bits of `State.flags`
 
 _MIDDLE = "You are in the middle of a room. Looking quickly around you, you see"
-HELP = """
-Available commands:
+HELP = """Available commands:
   look:                             look around your current location
   inventory:                        check your current inventory
   go to (receptacle):               move to a receptacle
@@ -82,6 +82,7 @@ class State(NamedTuple):
     contents: tuple[tuple[int, ...], ...]  #: objects in each receptacle, in the order of the game's objects
     flags: tuple[int, ...]  #: bits of each object
     spots: tuple[tuple[int, ...], ...]  #: objectAtLocation: the locations of each object
+    left: tuple[tuple[int, int], ...] = ()  #: (object, receptacle) it was taken from and not put back into, sorted
 
 
 @dataclass(frozen=True)
@@ -153,8 +154,8 @@ def thing_text(game: Game, state: State, index: int) -> str:
         words = "hot" if hot else "clean" if clean else "cold" if cool else ""
     if words:
         return f"This is a {words} sliced {name}." if cut else f"This is a {words} {name}."
-    if "toggleable" in thing.can:
-        return f"This {name} is on." if flags & TOGGLED else f"This {name} is off."
+    if "toggleable" in thing.can and flags & TOGGLED:  # the stock engine never finds that something is off
+        return f"This {name} is on."
     if "sliceable" in thing.can and cut:
         return f"This is a sliced {name}."
     return f"There's nothing special about {name}."
@@ -167,12 +168,26 @@ def room_text(game: Game) -> str:
 
 
 def look_text(game: Game, state: State) -> str:
-    """Answer "look". As the stock engine: from the middle it lists nothing, and nothing is ever beside a receptacle."""
-    here = [game.receptacles[index].name for index in game.here(state.location)]
+    """Answer "look", as the stock engine does.
+
+    From the middle of the room it lists nothing. Beside a receptacle it sees what was taken from one receptacle of this
+    location and put into another, once for each that it was taken from.
+    """
+    places = game.here(state.location)
+    here = [game.receptacles[index].name for index in places]
     if not here:
         return f"{_MIDDLE} nothing."
     facing = here[0] if len(here) == 1 else ", ".join(here[:-1]) + f", and {here[-1]}"
-    return f"You are facing the {facing}. Next to it, you see nothing."
+    beside = [
+        game.things[thing].name
+        for thing, place in state.left
+        if place in places and state.location in state.spots[thing]
+    ]
+    return f"You are facing the {facing}. Next to it, you see {listing(beside)}."
+
+
+#: What an object must be able to become, for a goal that asks for it; some start cold that cannot be cooled.
+ABILITIES = {CLEAN: "cleanable", HOT: "heatable", COOL: "coolable"}
 
 
 def is_won(game: Game, state: State) -> bool:
@@ -191,7 +206,7 @@ def is_won(game: Game, state: State) -> bool:
             fit = 0
             for thing in contents:
                 if game.things[thing].kind == goal.object and state.flags[thing] & goal.state == goal.state:
-                    fit += 1
+                    fit += not goal.state or ABILITIES[goal.state] in game.things[thing].can
             if fit >= goal.count:
                 return True
     return False
@@ -300,6 +315,7 @@ def _take(game: Game, state: State, name: str, where: str) -> tuple[State, str] 
         held=thing,
         contents=_replace(state.contents, place, rest),
         spots=_replace(state.spots, thing, spots),
+        left=tuple(sorted({*state.left, (thing, place)})),
     )
     return state, f"You pick up the {name} from the {where}."
 
@@ -319,6 +335,7 @@ def _put(game: Game, state: State, name: str, where: str) -> tuple[State, str] |
         held=NOBODY,
         contents=_replace(state.contents, place, contents),
         spots=_replace(state.spots, thing, spots),
+        left=tuple(pair for pair in state.left if pair != (thing, place)),
     )
     return state, f"You move the {name} to the {where}."
 

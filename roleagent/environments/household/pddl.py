@@ -157,19 +157,22 @@ def game_file(game: Game, domain: str, grammar: str, walkthrough: Sequence[str],
     return json.dumps(record)
 
 
-def _names(ids: Iterable[str]) -> dict[str, tuple[str, str]]:
-    """Return id -> (name, kind), numbered as the stock engine does: over all sorted ids, highest number first."""
-    kinds = {}
+def _names(ids: Iterable[str]) -> dict[str, str]:
+    """Return id -> name, as the stock engine does: over all sorted ids, the highest number first.
+
+    The word is what stands before the first "_bar_", with "basin" where the id has it: a bath's sink is a bathtubbasin.
+    """
+    words = {}
     for text in sorted(ids, key=str.lower):
-        parts = text.split("_bar_")
-        kinds[text] = parts[-1] if parts[-1].endswith("Basin") else parts[0]
+        low = text.lower()
+        words[text] = low.partition("_bar_")[0] + ("basin" if "basin" in low else "")
     left: dict[str, int] = defaultdict(int)
-    for kind in kinds.values():
-        left[kind] += 1
+    for word in words.values():
+        left[word] += 1
     names = {}
-    for text, kind in kinds.items():
-        names[text] = (f"{kind.lower()} {left[kind]}", kind)
-        left[kind] -= 1
+    for text, word in words.items():
+        names[text] = f"{word} {left[word]}"
+        left[word] -= 1
     return names
 
 
@@ -190,16 +193,17 @@ def read_problem(text: str, sentence: str) -> Game:
     declared = re.findall(r"(\S+_bar_\S+) - (object|receptacle)\b", text[:start])
     names = _names(dict.fromkeys(ident for ident, _ in declared))
     spot = {place: index for index, place in enumerate(sorted(_locations(facts)))}
+    kinds = {ident: kind.removesuffix("Type") for ident, kind in (*facts["receptacleType"], *facts["objectType"])}
     place_ids = [ident for ident in names if ident in one["receptacleType"]]
     object_ids = [ident for ident in names if ident in one["objectType"]]
     index = {ident: number for number, ident in enumerate(object_ids)}
     where = {place: spot[location] for place, location in facts["receptacleAtLocation"]}
     receptacles = tuple(
-        Receptacle(names[ident][0], names[ident][1], where.get(ident, -1), ident in one.get("openable", ()))
+        Receptacle(names[ident], kinds[ident], where.get(ident, -1), ident in one.get("openable", ()))
         for ident in place_ids
     )
     things = tuple(
-        Thing(*names[ident], frozenset(ability for ability in PROPERTIES if ident in one.get(ability, ())))
+        Thing(names[ident], kinds[ident], frozenset(able for able in PROPERTIES if ident in one.get(able, ())))
         for ident in object_ids
     )
     contents: dict[str, list[int]] = defaultdict(list)

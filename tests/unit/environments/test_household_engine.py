@@ -158,7 +158,7 @@ def test_texts() -> None:
     assert apply(game, state, "examine shelf 1")[1] == (
         "On the shelf 1, you see a apple 1, a desklamp 1, a knife 1, a mug 2, a mug 1, and a statue 1."
     )
-    assert apply(game, state, "help")[1].startswith("\nAvailable commands:\n  look: ")
+    assert apply(game, state, "help")[1].startswith("Available commands:\n  look: ")
 
 
 def test_listing() -> None:
@@ -205,7 +205,7 @@ def test_examined_states(flags: int, text: str) -> None:
 
 def test_examined_lamp_and_mug() -> None:
     game = kitchen()
-    assert thing_text(game, game.start, 1) == "This desklamp 1 is off."
+    assert thing_text(game, game.start, 1) == "There's nothing special about desklamp 1."
     assert thing_text(game, game.start._replace(flags=(0, TOGGLED, 0, 0, 0, 0)), 1) == "This desklamp 1 is on."
     assert thing_text(game, game.start, 3) == "This is a normal mug 2. In it, you see nothing."
 

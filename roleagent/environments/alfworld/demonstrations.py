@@ -1,0 +1,55 @@
+"""Demonstrations in real games: the household's demonstrator plays them, in the game's own language."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from roleagent.environments.alfworld.games import open_games, split_of
+from roleagent.environments.alfworld.records import TASK_TYPES, RealGame
+from roleagent.environments.household.demonstrations import Demonstration, DemonstrationStep, play
+from roleagent.types import Task
+
+
+def demonstrate(
+    task_id: str,
+    seed: int = 0,
+    habits: Mapping[str, float] | None = None,
+    max_steps: int = 50,
+    slips: float = 0.0,
+    folder: str = "",
+) -> Demonstration:
+    """Return what the demonstrator does in a real game.
+
+    Args:
+        task_id: `<split>/<task>/<trial>`; for pretraining one of the split "train".
+        seed: chooses mistakes and slips.
+        habits, slips: see :func:`roleagent.environments.household.demonstrations.demonstrate`.
+        max_steps: step limit; ALFWorld's is 50.
+        folder: where the games are; empty for the store in the home folder, else `$ALFWORLD_DATA`.
+
+    Raises:
+        ConfigError: the task id or a failure type is unknown, or there are no games on this machine.
+    """
+    split, game = split_of(task_id)
+    real = open_games(split, folder).load(game)
+    side = "train" if split == "train" else "heldout"
+    task = Task(task_id, "alfworld", TASK_TYPES[real.game.goal.task_type], side)  # type: ignore[arg-type]
+    found = play(real.game, task, seed, habits or {}, max_steps, slips)
+    return found if real.language.native else _translated(found, real)
+
+
+def _translated(found: Demonstration, real: RealGame) -> Demonstration:
+    language, game = real.language, real.game
+    steps: list[DemonstrationStep] = []
+    for step in found.steps:
+        place = game.receptacle_index.get(step.action.removeprefix("go to "))
+        location = "" if place is None else f"loc {real.locations - game.receptacles[place].location}"
+        steps.append(
+            step._replace(
+                state=steps[-1].next_state if steps else step.state,
+                action=language.listed((step.action,))[0] if step.action != "help" else step.action,
+                next_state=language.outward(step.next_state, location),
+                prediction=language.outward(step.prediction, location),
+            )
+        )
+    return Demonstration(found.task, found.goal, tuple(steps), found.success, found.label)

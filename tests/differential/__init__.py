@@ -1,0 +1,1 @@
+"""Comparisons with other implementations of the same thing, and what they answered, recorded."""
