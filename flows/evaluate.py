@@ -22,9 +22,9 @@ def evaluate(run_id: str = "latest", iteration: int = -1, tasks: int = 200) -> d
     """Evaluate a run's policy on held-out tasks.
 
     Args:
-        run_id: a run that this machine knows, or `latest`.
-        iteration: policy version; -1 for the newest.
-        tasks: held-out tasks.
+        run_id: A run that this machine knows, or `latest`.
+        iteration: Policy version; -1 for the newest.
+        tasks: Held-out tasks.
     """
     result = evaluate_policy(run_id, iteration, tasks)
     rows = [{"task type": name, **rate} for name, rate in {**result["by_type"], "all": result}.items() if name]

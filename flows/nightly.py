@@ -31,10 +31,10 @@ def nightly(
     """Train from the registry's champion and promote the result only if it is significantly better.
 
     Args:
-        config: how to train; its `policy.model` is used when the registry has no champion yet.
-        model_name: the registered model in MLflow whose alias `champion` is kept.
-        tasks: held-out tasks on which both are compared.
-        significance: bound of the one-sided p-value of the paired test.
+        config: How to train; its `policy.model` is used when the registry has no champion yet.
+        model_name: The registered model in MLflow whose alias `champion` is kept.
+        tasks: Held-out tasks on which both are compared.
+        significance: Bound of the one-sided p-value of the paired test.
     """
     summary = train(choose_start(config, model_name))
     verdict = compare_and_promote(summary["run_id"], model_name, tasks, significance)

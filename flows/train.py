@@ -7,6 +7,7 @@ from typing import Any
 
 from prefect import flow
 from prefect.artifacts import (
+    create_link_artifact,
     create_markdown_artifact,
     create_progress_artifact,
     create_table_artifact,
@@ -67,8 +68,8 @@ def train(config: TrainConfig, run_id: str = "") -> dict[str, Any]:
     """Train a policy, or go on with a run.
 
     Args:
-        config: the run's configuration; ignored for a run that exists, which keeps its own.
-        run_id: the run to go on with; empty starts a new one.
+        config: Every setting of the run. A run that exists keeps its own; this one is then ignored.
+        run_id: Empty for a new run; the id of a run to go on with it from its last commit.
 
     Returns:
         The summary of the finished run.
@@ -90,12 +91,23 @@ def train(config: TrainConfig, run_id: str = "") -> dict[str, Any]:
             first = 1
         else:
             publishing.republish(worker, first - 1)
-        progress = create_progress_artifact(100.0 * (first - 1) / config.iterations, key=f"progress-{run.run_id}")
+        if worker.tracker.run_url:
+            create_link_artifact(
+                worker.tracker.run_url,
+                "The run in MLflow",
+                key=f"mlflow-{run.run_id}",
+                description="Its metrics as they come, traces of episodes, and figures at the end",
+            )
+        progress = create_progress_artifact(
+            100.0 * (first - 1) / config.iterations,
+            key=f"progress-{run.run_id}",
+            description=f"Of {config.iterations} iterations",
+        )
         for n in range(first, config.iterations + 1):
             iteration(run, n, config)
             update_progress_artifact(progress, 100.0 * n / config.iterations)  # type: ignore[arg-type]
         summary = finish(run, config.iterations)
     for key, description, table in publishing.tables(worker, summary):
         create_table_artifact(table, key=f"{key}-{run.run_id}", description=description)
-    create_markdown_artifact(publishing.report_text(worker), key=f"report-{run.run_id}", description="Report")
+    create_markdown_artifact(publishing.report_text(worker), key=f"report-{run.run_id}", description="What the run did")
     return summary

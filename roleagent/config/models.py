@@ -241,7 +241,7 @@ class TrackingConfig(_Frozen):
     traces: int = Field(4, ge=0)
     """Episodes logged as traces each time traces are logged."""
     traces_every: int = Field(10, ge=1)
-    """Iterations between traces."""
+    """Iterations between traces; the last one of a run has some too."""
 
 
 class TrainConfig(_Frozen):

@@ -7,6 +7,7 @@ loses nothing, the next start catches up.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -73,7 +74,7 @@ def _publish(worker: Worker, n: int) -> None:
         tracker.log_datasets({split: worker.environment.tasks(split) for split in ("train", "heldout")})
     tracker.log_iteration(n, row(worker, n))
     tracker.set_checkpoint(n, worker.store.checkpoint_uri(worker.run_id, n))
-    if n > 0 and tracker.wants_traces(n):
+    if n > 0 and (tracker.wants_traces(n) or n == worker.config.iterations):
         diagnoses = worker.diagnoses(n) if enabled else []
         tracker.log_traces(worker.trajectories(n), {diagnosis.trajectory_id: diagnosis for diagnosis in diagnoses})
     prune(worker.store.store, worker.run_id, worker.config.storage.keep_checkpoints, best_iteration(worker))
@@ -226,30 +227,54 @@ def finish(worker: Worker, n: int) -> dict[str, Any]:
 
 
 def report_text(worker: Worker) -> str:
-    """Return the Markdown of a finished run's report."""
-    return (home.reports_folder(worker.run_id) / "report.md").read_text(encoding="utf-8")
+    """Return the Markdown of a finished run's report, for a page elsewhere.
+
+    Its figures are files beside it. Where an MLflow server has them too they are shown from there, else they are named.
+    """
+    folder = home.reports_folder(worker.run_id)
+    text = (folder / "report.md").read_text(encoding="utf-8")
+    place = mlflow_place(worker)
+    if not place["mlflow_url"]:
+        return re.sub(r"(?m)^!\[([^]]*)\]\((figures/[^)]*)\)$", rf"- \1: `{folder}/\2`", text)
+    server = place["mlflow_url"].partition("/#/")[0]
+    return text.replace("](figures/", f"]({server}/get-artifact?run_uuid={place['mlflow_run']}&path=figures/")
 
 
 def tables(worker: Worker, summary: Mapping[str, Any]) -> list[tuple[str, str, list[dict[str, Any]]]]:
     """Return the tables of a finished run as (key, description, rows)."""
-    rows = history(worker)
-    evaluated = [item for item in rows if "success/heldout" in item]
-    prefix = "success/heldout/"
-    by_type = [
-        {
-            "task type": key.removeprefix(prefix),
-            "before": f"{evaluated[0].get(key, 0.0):.1%}",
-            "after": f"{evaluated[-1][key]:.1%}",
-        }
-        for key in sorted(evaluated[-1] if evaluated else {})
-        if key.startswith(prefix)
+    evaluated = [item for item in history(worker) if "success/heldout" in item]
+    found = [
+        ("success", "Held-out success by task type, before and after training", _success_table(evaluated)),
+        ("failures", "What went wrong, as the model diagnosed it", _failure_table(summary["failure_types"])),
     ]
-    types = [
-        {"failure type": name, "diagnoses": count}
-        for name, count in list(summary["failure_types"].items())[:_TABLE_ROWS]
-    ]
-    found = [("success", "Held-out success by task type", by_type), ("failures", "Failure types", types)]
     return [table for table in found if table[2]]
+
+
+def _success_table(evaluated: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    if not evaluated:
+        return []
+    prefix = "success/heldout"
+    first, last = evaluated[0], evaluated[-1]
+    names = {key: key.removeprefix(f"{prefix}/") for key in sorted(last) if key.startswith(f"{prefix}/")}
+    return [
+        {
+            "task type": name,
+            "before": f"{first[key]:.1%}" if key in first else "not played",
+            "after": f"{last[key]:.1%}",
+            "change": f"{100 * (last[key] - first[key]):+.1f} points" if key in first else "",
+        }
+        for key, name in {**names, prefix: f"all {last['heldout/n']:.0f} tasks"}.items()
+    ]
+
+
+def _failure_table(types: Mapping[str, int]) -> list[dict[str, Any]]:
+    counts = list(types.items())
+    rest = sum(count for _, count in counts[_TABLE_ROWS:])
+    shown = counts[:_TABLE_ROWS] + ([(f"{len(counts) - _TABLE_ROWS} more", rest)] if rest else [])
+    return [
+        {"failure type": name, "failures": count, "share": f"{count / sum(types.values()):.0%}"}
+        for name, count in shown
+    ]
 
 
 def heldout_rate(item: Mapping[str, Any]) -> Rate | None:

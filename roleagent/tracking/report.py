@@ -75,7 +75,7 @@ def render_report(
     rows = to_history(history)
     parts = [f"# Run {escape(run_id)}", _headline(rows)]
     if links:
-        parts.append("\n".join(f"- {escape(name)}: <{_address(address)}>" for name, address in links.items()))
+        parts.append("\n".join(f"- {escape(name)}: {_address(address)}" for name, address in links.items()))
     parts += ["## Summary", _table(("measure", "first", "last", "change"), _summary(rows))]
     if figures:
         parts.append("## Figures")
@@ -125,7 +125,7 @@ def _summary(rows: Sequence[Row]) -> list[tuple[str, ...]]:
         ("mean reward", "reward/mean", "number"),
         ("prediction match", "match/mean", "number"),
         ("groups all won or all lost", "groups/degenerate", "share"),
-        ("actions not understood", "rollout/invalid_action_share", "share"),
+        ("actions not possible", "rollout/invalid_action_share", "share"),
         ("entropy (nats a token)", "update/entropy", "number"),
         ("KL to the initial policy", "update/kl", "number"),
         ("failure bank (records)", "bank/size", "count"),
@@ -185,4 +185,6 @@ def _code(text: str) -> str:
 
 
 def _address(address: str) -> str:
-    return "".join(c for c in flatten({"address": address})["address"] if c.isprintable() and c not in "<> \\")
+    # Web pages take a link to any other scheme out, text and all.
+    text = "".join(c for c in flatten({"address": address})["address"] if c.isprintable() and c not in "<>`| \\")
+    return f"<{text}>" if text.startswith(("http://", "https://")) else f"`{text}`"

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from roleagent import __version__
 from roleagent.config.models import TrackingConfig
 from roleagent.errors import TrackingError
 from roleagent.tracking import registry
@@ -35,6 +36,7 @@ _MAX_METRICS = 1000  # MLflow's limit of one batch
 _MAX_PARAMS = 100
 _MAX_VALUE = 5000
 _KIND = {"mlflow.experimentKind": "custom_model_development"}  # the web interface opens on runs, not on traces
+_LOCAL = {"mlflow.source.type": "LOCAL"}
 _BAD_KEY = re.compile(r"[^A-Za-z0-9_\-. :/]")
 
 
@@ -108,7 +110,8 @@ class Tracker:
                 history = self._client.get_metric_history(run.info.run_id, _MARKER)
                 self._logged = {int(point.step) for point in history}
             else:
-                run = self._client.create_run(experiment, tags={"roleagent.run_id": run_id}, run_name=name)
+                tags = {"roleagent.run_id": run_id, "mlflow.source.name": f"roleagent {__version__}", **_LOCAL}
+                run = self._client.create_run(experiment, tags=tags, run_name=name)
                 self._logged = set()
             self._run, self._run_id = run, run_id
             self._log_settings(run, flatten(params), labels)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roleagent.errors import StorageError
-from roleagent.loop import publishing, runs
+from roleagent.loop import home, publishing, runs
 from roleagent.loop.publishing import Timing, failure_counts, phase_shares
 from roleagent.loop.worker import Worker, drop_workers
 from tests.support.committed import MakeRun
@@ -199,10 +199,34 @@ def test_tables_of_a_run(make_run: MakeRun) -> None:
     first = {"success/heldout": 0.25, "success/heldout/pick": 0.5, **EVALUATED}
     last = {"success/heldout": 0.5, "success/heldout/pick": 0.75, "success/heldout/heat": 0.25, **EVALUATED}
     worker = make_run([first, last])
-    found = {key: rows for key, _, rows in publishing.tables(worker, {"failure_types": {"loops": 3}})}
+    found = {key: rows for key, _, rows in publishing.tables(worker, {"failure_types": {"loops": 3, "lost": 1}})}
     assert found["success"] == [
-        {"task type": "heat", "before": "0.0%", "after": "25.0%"},
-        {"task type": "pick", "before": "50.0%", "after": "75.0%"},
+        {"task type": "heat", "before": "not played", "after": "25.0%", "change": ""},
+        {"task type": "pick", "before": "50.0%", "after": "75.0%", "change": "+25.0 points"},
+        {"task type": "all 8 tasks", "before": "25.0%", "after": "50.0%", "change": "+25.0 points"},
     ]
-    assert found["failures"] == [{"failure type": "loops", "diagnoses": 3}]
+    assert found["failures"] == [
+        {"failure type": "loops", "failures": 3, "share": "75%"},
+        {"failure type": "lost", "failures": 1, "share": "25%"},
+    ]
     assert publishing.tables(make_run([{}], run_id="other"), {"failure_types": {}}) == []
+
+
+def test_rare_failure_types_are_one_row(make_run: MakeRun) -> None:
+    types = {f"type {n}": 20 - n for n in range(15)}
+    ((_, _, rows),) = publishing.tables(make_run([{}]), {"failure_types": types})
+    assert len(rows) == 13
+    assert rows[-1] == {"failure type": "3 more", "failures": 8 + 7 + 6, "share": "11%"}  # of 195
+    assert sum(row["failures"] for row in rows) == sum(types.values())
+
+
+def test_figures_of_a_report_elsewhere(make_run: MakeRun) -> None:
+    worker = make_run([{}])
+    folder = home.reports_folder(worker.run_id)
+    folder.mkdir(parents=True)
+    (folder / "report.md").write_text("# Run\n\n![Success](figures/success.png)\n\n- `x](figures`\n", encoding="utf-8")
+    assert publishing.report_text(worker) == f"# Run\n\n- Success: `{folder}/figures/success.png`\n\n- `x](figures`\n"
+    place = {"mlflow_run": "abc", "mlflow_uri": "http://h:1", "mlflow_url": "http://h:1/#/experiments/1/runs/abc"}
+    worker.store.write(worker.run_id, runs.TRACKING, json.dumps(place).encode())
+    shown = "![Success](http://h:1/get-artifact?run_uuid=abc&path=figures/success.png)"
+    assert shown in publishing.report_text(worker).splitlines()

@@ -53,6 +53,15 @@ def test_without_agent_in_world_traces_have_no_diagnoses(worker: Any) -> None:
     worker.bank.add.assert_not_called()
 
 
+def test_the_last_iteration_is_always_traced(worker: Any) -> None:
+    worker.tracker.wants_traces.return_value = False
+    worker.config.iterations = 3
+    publishing.publish(worker, 2, {})
+    worker.tracker.log_traces.assert_not_called()
+    publishing.publish(worker, 3, {})
+    worker.tracker.log_traces.assert_called_once()
+
+
 def test_a_committed_row_is_read_once(worker: Any) -> None:
     worker.history = {}
     worker.store.read.return_value = b'{"metrics": {"seconds/update": 2.0}, "failure_types": {"a": 1}}'

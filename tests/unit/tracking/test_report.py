@@ -91,6 +91,11 @@ def test_links_lose_their_credentials() -> None:
     assert "- MLflow: <http://***@127.0.0.1:5000/#/x>" in text
 
 
+def test_an_address_that_no_browser_opens_is_shown_as_text() -> None:
+    text = render_report([], run_id="r", config={}, links={"checkpoint": "s3://bucket/r`uns/<b>|"})
+    assert "- checkpoint: `s3://bucket/runs/b`" in text
+
+
 def test_advice_follows_the_numbers() -> None:
     dead = [{"iteration": n, "groups/degenerate": 0.8} for n in range(3)]
     assert "`rollout.group_size`" in suggestions(dead)[0]
