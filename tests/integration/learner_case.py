@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import json
 import sys
 from pathlib import Path
@@ -13,7 +15,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen2Co
 
 from roleagent.config.models import LearnerConfig
 from roleagent.learning.learner import Learner
-from roleagent.types import TrainingSequence
+from roleagent.types import TrainingSequence, ValuePoint
 
 VOCABULARY = 37
 
@@ -56,13 +58,31 @@ def random_sequences(count: int, seed: int = 0, *, shortest: int = 6, longest: i
     return sequences
 
 
+def with_values(sequences: list[TrainingSequence], seed: int = 0) -> list[TrainingSequence]:
+    """The same with a step's value asked for wherever a turn begins."""
+    rng = np.random.default_rng(seed)
+    return [
+        dataclasses.replace(
+            sequence,
+            values=tuple(
+                ValuePoint(place, float(rng.normal(scale=0.1)), float(rng.normal()))
+                for place, (here, following) in enumerate(itertools.pairwise(sequence.mask))
+                if following and not here
+            ),
+        )
+        for sequence in sequences
+    ]
+
+
 #: name -> sequences in the batch, and what differs from the common configuration
-RANK_CASES: dict[str, tuple[int, dict[str, int | str]]] = {
+RANK_CASES: dict[str, tuple[int, dict[str, float | str]]] = {
     # Many micro batches, and not the same number on both ranks.
     "recorded": (11, {"micro_batch_tokens": 64}),
     "recomputed": (11, {"micro_batch_tokens": 64, "old_logprobs": "recomputed"}),
     # One sequence in a minibatch: one of two ranks has nothing to do and must still take part.
     "idle-rank": (2, {"micro_batch_tokens": 16384}),
+    # Sums over sequences and steps are those of all ranks, too.
+    "values": (5, {"micro_batch_tokens": 64, "aggregation": "sequence", "ratio": "sequence", "value_coefficient": 0.5}),
 }
 
 
@@ -75,12 +95,13 @@ def run_case(name: str, output: Path, accelerator: Accelerator | None = None) ->
     common = {"learning_rate": 1e-3, "kl_coefficient": 0.05, "minibatches": 2, "epochs": 2}
     config = LearnerConfig.model_validate(common | options)
     learner = Learner(tiny_model(1), tiny_model(2), config, seed=5, accelerator=accelerator)
+    prepare = with_values if config.value_coefficient else list
     for iteration in range(2):
-        learner.update(random_sequences(count, iteration), temperature=0.9, iteration=iteration)
+        learner.update(prepare(random_sequences(count, iteration)), temperature=0.9, iteration=iteration)
     learner.save(output)
     learner = Learner(tiny_model(7), tiny_model(2), config, seed=5, accelerator=accelerator)
     learner.load(output)
-    metrics = learner.update(random_sequences(count, 2), temperature=0.9, iteration=2)
+    metrics = learner.update(prepare(random_sequences(count, 2)), temperature=0.9, iteration=2)
     learner.save(output)
     if learner.is_main_process:
         (output / "metrics.json").write_text(json.dumps(metrics), encoding="utf-8")

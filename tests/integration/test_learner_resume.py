@@ -2,10 +2,11 @@ import json
 
 import pytest
 import torch
-from learner_case import random_sequences, tiny_model
+from learner_case import random_sequences, tiny_model, with_values
 
 from roleagent.config.models import LearnerConfig
 from roleagent.errors import StorageError
+from roleagent.learning.checkpoint import write_value_head
 from roleagent.learning.learner import Learner, load_weights
 
 CONFIG = LearnerConfig(learning_rate=1e-3, weight_decay=0.01, minibatches=2, micro_batch_tokens=128)
@@ -107,3 +108,64 @@ def test_other_format_is_refused(tmp_path):
         (tmp_path / "learner.json").write_text(json.dumps(record), encoding="utf-8")
         with pytest.raises(StorageError, match=words):
             learner().load(tmp_path)
+
+
+# --- with a value head -----------------------------------------------------------------------------------------------
+
+VALUES = LearnerConfig(
+    learning_rate=1e-3, kl_coefficient=0.0, minibatches=2, value_coefficient=0.5, value_learning_rate=1e-2
+)
+
+
+def valued(seed: int = 0) -> Learner:
+    return Learner(tiny_model(seed), None, VALUES, seed=1)
+
+
+def train_values(trained: Learner, iterations: range) -> None:
+    for iteration in iterations:
+        trained.update(with_values(random_sequences(6, iteration), iteration), temperature=1.0, iteration=iteration)
+
+
+def test_a_value_head_is_resumed_bit_for_bit(tmp_path):
+    continuous, first, second = valued(), valued(), valued(seed=5)
+    train_values(continuous, range(4))
+    train_values(first, range(2))
+    first.save(tmp_path)
+    assert {path.suffix for path in tmp_path.iterdir()} == {".safetensors", ".json"}
+    second.load(tmp_path)
+    probe = with_values(random_sequences(5, 9))
+    for before, after in zip(first.values(probe), second.values(probe), strict=True):
+        assert before.any()
+        assert (before == after).all()
+    train_values(second, range(2, 4))
+    for before, after in zip(continuous.values(probe), second.values(probe), strict=True):
+        assert (before == after).all()
+    for name, parameter in continuous.model.named_parameters():
+        assert torch.equal(parameter, second.model.get_parameter(name)), name
+
+
+@pytest.mark.parametrize("damage", ["missing", "half", "shape"])
+def test_a_damaged_value_head_is_named(tmp_path, damage):
+    trained = valued()
+    train_values(trained, range(1))
+    trained.save(tmp_path)
+    path = tmp_path / "value_head.safetensors"
+    data = path.read_bytes()
+    path.unlink()
+    if damage == "half":
+        path.write_bytes(data[: len(data) // 2])
+    elif damage == "shape":
+        write_value_head({"value_head.weight": torch.zeros(1, 3), "value_head.bias": torch.zeros(1)}, tmp_path)
+    other = valued(seed=5)
+    before = other.model.lm_head.weight.detach().clone()
+    with pytest.raises(StorageError, match=r"value_head"):
+        other.load(tmp_path)
+    assert torch.equal(before, other.model.lm_head.weight)
+
+
+def test_a_checkpoint_with_a_value_head_needs_a_learner_with_one(tmp_path):
+    trained = valued()
+    train_values(trained, range(1))
+    trained.save(tmp_path)
+    with pytest.raises(StorageError, match=r"value_head\.(weight|bias)"):
+        learner().load(tmp_path)

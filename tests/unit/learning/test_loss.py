@@ -7,11 +7,14 @@ from hypothesis import strategies as st
 
 from roleagent.learning.loss import (
     clipped_surrogate,
+    clipped_value_loss,
     importance_weight,
     k3,
+    log_ratio,
     mismatch_ratio,
     recorded_old,
     score_tokens,
+    token_weights,
 )
 
 LOG = torch.log
@@ -156,3 +159,68 @@ def test_mismatch_ratio_and_overflow():
     ratio = mismatch_ratio(torch.tensor([-1.0, 0.0]), torch.tensor([-1.0, -500.0]))
     assert ratio[0].item() == 1.0
     assert bool(torch.isfinite(ratio).all())
+
+
+# --- ratios of sequences, aggregation, values ------------------------------------------------------------------------
+
+
+def test_log_ratio_by_hand():
+    # Two sequences of 3 and 1 tokens; log-ratios 0.1, 0.2, 0.6 and -0.4.
+    logprobs, old = torch.tensor([-1.0, -1.0, -1.0, -1.0]), torch.tensor([-1.1, -1.2, -1.6, -0.6])
+    for level, expected in (
+        ("token", [0.1, 0.2, 0.6, -0.4]),
+        ("sequence", [0.3, 0.3, 0.3, -0.4]),
+        ("product", [0.9, 0.9, 0.9, -0.4]),
+    ):
+        assert log_ratio(logprobs, old, [3, 1], level).tolist() == pytest.approx(expected, abs=1e-6), level
+
+
+@pytest.mark.parametrize("level", ["sequence", "product"])
+def test_a_sequences_ratio_has_its_own_value_and_gradient(level):
+    """In the mean over a sequence's tokens; the sequence's surrogate written out as one number, and differentiated."""
+    counts, advantages = [3, 1, 2], [1.5, -1.0, 0.5]
+    logprobs = torch.tensor([-1.0, -2.0, -0.5, -1.0, -0.3, -2.0], requires_grad=True)
+    old = torch.tensor([-1.1, -1.9, -0.9, -0.7, -0.3, -2.05])
+    spread = torch.repeat_interleave(torch.tensor(advantages), torch.tensor(counts))
+    surrogate = clipped_surrogate(log_ratio(logprobs, old, counts, level), spread, 0.1, 0.2)
+    weights = token_weights(counts, "sequence", tokens=6, sequences=3, length=None)
+    loss = (surrogate.loss * weights).sum()
+    (found,) = torch.autograd.grad(loss, logprobs)
+
+    total = torch.zeros(())
+    for part, before, advantage in zip(logprobs.split(counts), old.split(counts), advantages, strict=True):
+        difference = (part - before).mean() if level == "sequence" else (part - before).sum()
+        ratio = torch.exp(difference)
+        total = total - torch.minimum(ratio * advantage, ratio.clamp(0.9, 1.2) * advantage) / 3
+    (expected,) = torch.autograd.grad(total, logprobs)
+    torch.testing.assert_close(loss, total)
+    torch.testing.assert_close(found, expected)
+
+
+def test_a_steps_advantage_stays_its_own_under_a_sequences_ratio():
+    logprobs = torch.tensor([-1.0, -2.0], requires_grad=True)
+    surrogate = clipped_surrogate(
+        log_ratio(logprobs, torch.tensor([-1.0, -2.0]), [2], "sequence"), torch.tensor([1.0, 0.0]), 0.2, 0.2
+    )
+    surrogate.loss.sum().backward()
+    assert logprobs.grad.tolist() == [-1.0, 0.0]
+
+
+def test_token_weights_by_hand():
+    # A micro batch of 2 and 4 tokens out of a minibatch of 10 tokens in 3 sequences.
+    def weights(aggregation):
+        return token_weights([2, 4], aggregation, tokens=10, sequences=3, length=20).tolist()
+
+    assert weights("token") == pytest.approx([0.1] * 6)
+    assert weights("sequence") == pytest.approx([1 / 6] * 2 + [1 / 12] * 4)
+    assert weights("constant") == pytest.approx([1 / 60] * 6)
+
+
+def test_clipped_value_loss_by_hand():
+    # V_old 0, R 1, clip 0.2. V 0.1: near too, so 1/2 0.9^2. V 0.5: clipped to 0.2, 1/2 0.8^2, no gradient.
+    # V -0.5 (moved away): 1/2 1.5^2, with gradient.
+    values = torch.tensor([0.1, 0.5, -0.5], requires_grad=True)
+    loss = clipped_value_loss(values, torch.zeros(3), torch.ones(3), 0.2)
+    assert loss.tolist() == pytest.approx([0.405, 0.32, 1.125])
+    loss.sum().backward()
+    assert values.grad.tolist() == pytest.approx([-0.9, 0.0, -1.5])

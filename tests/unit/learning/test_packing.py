@@ -1,3 +1,5 @@
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -6,13 +8,15 @@ from hypothesis import strategies as st
 from roleagent.errors import DataQualityError
 from roleagent.learning.packing import (
     generated_tokens,
+    join_values,
     micro_batches,
     minibatches,
     rank_share,
     to_sequences,
     used_length,
+    value_sequences,
 )
-from roleagent.types import Step, StopReason, Task, TrainingSequence, Trajectory
+from roleagent.types import Step, StopReason, Task, TrainingSequence, Trajectory, ValuePoint
 
 
 def step(index: int, context: tuple[int, ...], generated: tuple[int, ...], continues: bool) -> Step:
@@ -198,3 +202,58 @@ def test_rank_share_deals_every_sequence_once(texts, ranks):
     assert sorted(index for share in shares for index in share) == list(range(len(texts)))
     tokens = [sum(used_length(sequences[index]) for index in share) for share in shares]
     assert max(tokens) - min(tokens) <= max(map(used_length, sequences))
+
+
+# --- values and overlong masking -------------------------------------------------------------------------------------
+
+
+def test_values_are_read_at_the_last_token_before_a_turn():
+    run = trajectory(step(1, (1, 2), (3,), False), step(2, (4,), (5, 6), True), step(3, (7,), (8,), False))
+    rows = {"t": np.array([0.1, 0.2, 0.3])}
+    first, second = to_sequences([run], {"t": np.zeros(3)}, values=rows, value_targets={"t": np.array([1.0, 2.0, 3.0])})
+    assert first.values == (ValuePoint(1, 0.1, 1.0), ValuePoint(3, 0.2, 2.0))
+    assert second.values == (ValuePoint(0, 0.3, 3.0),)
+    (batch,) = micro_batches([second, first], 100)
+    # `first` is longer and comes first; its row is 5 wide (the last token predicts nothing).
+    assert batch.indices == (1, 0)
+    assert batch.value_counts == (2, 1)
+    assert batch.value_positions.tolist() == [1, 3, 5]
+    assert batch.old_values.tolist() == pytest.approx([0.1, 0.2, 0.3])
+    assert batch.value_targets.tolist() == [1.0, 2.0, 3.0]
+
+
+def test_values_come_back_by_step():
+    run = trajectory(step(1, (1,), (2,), False), step(2, (3,), (), True), step(3, (4,), (5,), False))
+    sequences = value_sequences([run])
+    assert [len(item.values) for item in sequences] == [1, 1]
+    found = join_values([run], sequences, [np.array([0.5]), np.array([0.25])])
+    assert found["t"].tolist() == [0.5, 0.0, 0.25]
+
+
+def test_values_that_do_not_fit_are_refused():
+    run = trajectory(step(1, (1,), (2,), False))
+    with pytest.raises(DataQualityError, match="1 steps but 2 advantages or values"):
+        to_sequences([run], {"t": np.zeros(1)}, values={"t": np.zeros(2)}, value_targets={"t": np.zeros(1)})
+    with pytest.raises(DataQualityError, match="not finite"):
+        to_sequences([run], {"t": np.zeros(1)}, values={"t": np.zeros(1)}, value_targets={"t": np.array([np.nan])})
+
+
+def test_overlong_mask_leaves_out_a_cut_turn_alone():
+    cut = dataclasses.replace(step(2, (3,), (4, 5), True), truncated=True)
+    run = trajectory(step(1, (1,), (2,), False), cut, step(3, (6,), (7,), True))
+    rows = {"t": np.array([1.0, 2.0, 3.0])}
+    (plain,) = to_sequences([run], rows)
+    (masked,) = to_sequences([run], rows, values=rows, value_targets=rows, overlong_mask=True)
+    assert masked.ids == plain.ids  # it is still read
+    assert masked.mask == (False, True, False, False, False, False, True)
+    assert masked.advantages == (0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 3.0)
+    assert masked.old_logprobs[3:5] == (0.0, 0.0)
+    assert [point.target for point in masked.values] == [1.0, 3.0]
+
+
+def test_overlong_mask_leaves_out_an_episode_that_filled_the_context():
+    run = trajectory(step(1, (1,), (2,), False), step(2, (3,), (4,), True))
+    full = dataclasses.replace(run, stop_reason=StopReason.CONTEXT_FULL, trajectory_id="full")
+    rows = {"t": np.ones(2), "full": np.ones(2)}
+    assert [item.trajectory_id for item in to_sequences([run, full], rows, overlong_mask=True)] == ["t"]
+    assert len(to_sequences([run, full], rows)) == 2
