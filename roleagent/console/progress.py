@@ -162,4 +162,6 @@ def _numbers(metrics: Mapping[str, float]) -> dict[str, str]:
         "match/mean": "match {:.2f}",
         "bank/size": "failures {:.0f}",
     }
+    if "success/relevance" in metrics and "success/uniform" in metrics:
+        formats["success/train"] += f" ({metrics['success/uniform']:.0%} uniform)"
     return {name: form.format(metrics[name]) for name, form in formats.items() if name in metrics}

@@ -102,7 +102,9 @@ def run_panel(summary: Mapping[str, Any]) -> RenderableType:
         ("held-out before", rate_text(before)),
         ("held-out after", f"[bold]{rate_text(after)}[/bold]{change}"),
         ("training success", Curve(summary["train_success"], ".0%")),
+        *_by_source(summary),
         ("prediction match", Curve(summary["prediction_match"], ".2f")),
+        *_heldout_match(summary),
         ("failures", _failures(summary)),
         ("curriculum", f"{summary['curriculum_share']:.0%} of the tasks were drawn because of a diagnosis"),
         ("time", f"{clock(summary['seconds'])} in {done}" + (f": {shares}" if shares else "")),
@@ -117,6 +119,23 @@ def run_panel(summary: Mapping[str, Any]) -> RenderableType:
         Panel(facts(rows), title=title, title_align="left", border_style=style, expand=False, padding=(0, 1)),
         _lines([(name, short_path(value)) for name, value in places if value]),
     )
+
+
+def _by_source(summary: Mapping[str, Any]) -> list[tuple[str, RenderableType]]:
+    """Success of the uniform draws alone, where a curriculum made others: those are hard by choice."""
+    series = summary["train_success_by_source"]
+    if not any(value is not None for value in series["relevance"]):
+        return []
+    return [("  uniform draws", Curve(series["uniform"], ".0%"))]
+
+
+def _heldout_match(summary: Mapping[str, Any]) -> list[tuple[str, RenderableType]]:
+    """Prediction match on the held-out tasks before and after: the same tasks, whatever the curriculum draws."""
+    found = {int(n): value for n, value in summary["heldout_match"].items()}
+    if len(found) < 2:
+        return []
+    before, after = found[min(found)], found[max(found)]
+    return [("  held-out", f"{before:.2f} before, {after:.2f} after")]
 
 
 def finished_panel(summary: Mapping[str, Any]) -> RenderableType:

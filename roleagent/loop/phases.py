@@ -73,6 +73,7 @@ def roll_out(worker: Worker, n: int, drawn: Sequence[DrawnTask]) -> PhaseResult:
     played = _played(drawn, trajectories)
     relevance = sum(item.source == "relevance" for item in played)
     metrics["curriculum/drawn_by_relevance"] = relevance / len(played)
+    metrics |= _success_by_source(played, trajectories)
     metrics["rollout/informative_share"] = len(sampling.informative_tasks(trajectories)) / len(played)
     metrics["rollout/tasks"] = float(len(played))
     return PhaseResult("rollout", watch.seconds, metrics, (record,))
@@ -211,6 +212,7 @@ def evaluate(worker: Worker, n: int, *, final: bool) -> PhaseResult:
     The same tasks with the same random streams at every evaluation: differences are the policy's.
     """
     from roleagent.rollout.metrics import rollout_metrics
+    from roleagent.world_in_agent.reward import mean_match
 
     config = worker.config
     count = config.evaluation.final_tasks if final else config.evaluation.tasks
@@ -229,6 +231,8 @@ def evaluate(worker: Worker, n: int, *, final: bool) -> PhaseResult:
         rate = success_rate(sum(trajectory.success for trajectory in trajectories), len(trajectories))
     metrics = _named(rollout_metrics(trajectories), "heldout", "heldout")
     metrics |= {"heldout/low": rate.low, "heldout/high": rate.high, "heldout/n": float(rate.n)}
+    if config.world_in_agent.enabled:
+        metrics["match/heldout"] = mean_match(trajectories, config.world_in_agent.matching, config.horizon)
     worker.keep(f"heldout/{n}", trajectories)
     return PhaseResult("evaluation", watch.seconds, metrics)
 
@@ -285,6 +289,18 @@ def _played(drawn: Sequence[DrawnTask], trajectories: Sequence[Trajectory]) -> l
     """The drawn tasks without those in reserve that were not needed."""
     known = {trajectory.task.task_id for trajectory in trajectories}
     return [item for item in drawn if item.task.task_id in known]
+
+
+def _success_by_source(played: Sequence[DrawnTask], trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """Success of the tasks drawn uniformly and of those drawn for their relevance.
+
+    Their mean alone misleads: a curriculum that looks for what the policy can't do keeps it low.
+    """
+    source = {item.task.task_id: item.source for item in played}
+    wins: dict[str, list[bool]] = {}
+    for trajectory in trajectories:
+        wins.setdefault(source[trajectory.task.task_id], []).append(trajectory.success)
+    return {f"success/{name}": sum(results) / len(results) for name, results in wins.items()}
 
 
 def _named(metrics: Mapping[str, float], split: str, prefix: str) -> dict[str, float]:

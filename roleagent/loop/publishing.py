@@ -171,7 +171,11 @@ def summarise(worker: Worker, status: str = "finished") -> dict[str, Any]:
         "heldout_after": rates[max(rates)].as_dict() if rates and max(rates) > 0 else None,
         "heldout": {str(n): rate.as_dict() for n, rate in rates.items()},
         "train_success": [item.get("success/train") for item in trained],
+        "train_success_by_source": {
+            name: [item.get(f"success/{name}") for item in trained] for name in ("uniform", "relevance")
+        },
         "prediction_match": [item.get("match/mean") for item in trained],
+        "heldout_match": {str(item["iteration"]): item["match/heldout"] for item in rows if "match/heldout" in item},
         "failure_types": failure_counts(rows),
         "bank_size": [item.get("bank/size", 0.0) for item in trained],
         "curriculum_share": sum(drawn) / len(drawn) if drawn else 0.0,

@@ -40,6 +40,11 @@ def draw_success(history: History) -> Figure | None:
         return None
     figure, (axes,) = style.new_figure()
     ends: list[tuple[float, float, str, str]] = []
+    ux, uniform = column(history, "success/uniform")
+    if any(number(row, "success/relevance") is not None for row in history):
+        averaged = style.smooth(uniform)
+        axes.plot(ux, averaged, color=style.GREEN, linewidth=1.6)
+        ends.append((ux[-1], averaged[-1], f"uniform draws {averaged[-1]:.0%}", style.GREEN))
     if x:
         axes.plot(x, train, color=style.ORANGE, linewidth=1, alpha=0.35)
         averaged = style.smooth(train)
@@ -63,7 +68,7 @@ def draw_success(history: History) -> Figure | None:
     style.dress(
         axes,
         "Success rate",
-        "held-out tasks with 95 % interval; training batches as sampled and smoothed",
+        "held-out tasks with 95 % interval; training batches, and their uniform draws alone (the others are hard by choice)",
         ylabel="episodes that succeed",
     )
     style.percent(axes)
@@ -93,6 +98,10 @@ def draw_match(history: History) -> Figure | None:
     averaged = style.smooth(mean)
     axes.plot(x, averaged, color=style.BLUE, linewidth=2.4)
     ends.append((x[-1], averaged[-1], f"mean {averaged[-1]:.2f}", style.BLUE))
+    held_x, held = column(history, "match/heldout")
+    if held_x:
+        axes.plot(held_x, held, color=style.ORANGE, linewidth=2, marker="o", markersize=5, markeredgecolor="white")
+        ends.append((held_x[-1], held[-1], f"held-out {held[-1]:.2f}", style.ORANGE))
     style.dress(
         axes, "Prediction match", "how well the model foretells its environment; 1 is word for word", ylabel="match"
     )

@@ -75,6 +75,16 @@ def r_pre(matrix: Array) -> Array:
     return means
 
 
+def mean_match(trajectories: Sequence[Trajectory], unit: MatchUnit = "words", horizon: int | None = None) -> float:
+    """Return the mean of R_pre over all steps of all trajectories, 0 without steps: how well the next states are known.
+
+    Arguments as in :func:`prediction_matrices`.
+    """
+    values = [r_pre(matrix) for matrix in prediction_matrices(trajectories, unit, horizon)]
+    joined = np.concatenate(values) if values else np.zeros(0)
+    return float(joined.mean()) if joined.size else 0.0
+
+
 def step_returns(rewards: Sequence[float], discount: float = 0.95) -> Array:
     """Return G_t = r_t + gamma G_{t+1} of every step; shape [T]."""
     returns = [0.0] * len(rewards)

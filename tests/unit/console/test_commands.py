@@ -35,7 +35,7 @@ def test_a_group_without_command_shows_its_help(group: list[str], capsys: pytest
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["evalute"], "no such command 'evalute'. Did you mean 'evaluate'?; see `roleagent --help`"),
+        (["resmue"], "no such command 'resmue'. Did you mean 'resume'?; see `roleagent --help`"),
         (["train", "--sed", "1"], "no such option: --sed"),
         (["train", "--preset"], "option '--preset' requires an argument"),
         (["train", "--seed", "x"], "invalid value for '--seed'"),

@@ -78,6 +78,17 @@ def test_a_run_in_a_file_is_one_line_an_iteration(clock_hand: Clock) -> None:
     ]
 
 
+def test_success_of_the_uniform_draws_is_told_where_a_curriculum_draws_others(clock_hand: Clock) -> None:
+    display, file = screen()
+    display.run_started("smoke-1", 2, 1)
+    clock_hand.now += 5
+    display.iteration_finished(1, {**METRICS, "success/uniform": 0.75, "success/relevance": 0.25})
+    display.iteration_finished(2, {**METRICS, "success/uniform": 0.5})
+    first, second = file.getvalue().splitlines()[1:]
+    assert "success  50% (75% uniform)" in first
+    assert "uniform" not in second
+
+
 def test_the_last_iteration_has_nothing_left(clock_hand: Clock) -> None:
     display, file = screen()
     display.run_started("smoke-1", 1, 0)

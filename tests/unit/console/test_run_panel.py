@@ -22,7 +22,9 @@ SUMMARY: dict[str, Any] = {
     "heldout_before": {"success": 0.52, "low": 0.46, "high": 0.58, "n": 256},
     "heldout_after": {"success": 0.719, "low": 0.66, "high": 0.77, "n": 256},
     "train_success": [0.25, 0.5, 0.75],
+    "train_success_by_source": {"uniform": [0.25, 0.75, 1.0], "relevance": [None, 0.25, 0.5]},
     "prediction_match": [0.5, None, 0.6],
+    "heldout_match": {"0": 0.514, "60": 0.736},
     "failure_types": {"searches the wrong place": 30, "loops": 10},
     "bank_size": [20, 1040],
     "curriculum_share": 0.384,
@@ -107,10 +109,17 @@ def test_the_panel_of_a_finished_run(draw: Draw) -> None:
     assert "scoring" not in text  # under half a percent
 
 
+def test_what_the_curriculum_draws_does_not_hide_what_was_learned(draw: Draw) -> None:
+    lines = draw(run_panel(SUMMARY)).splitlines()
+    assert any("uniform draws" in line and "25% to 100%" in line for line in lines)
+    assert any("held-out " in line and "0.51 before, 0.74 after" in line for line in lines)
+
+
 def test_the_panel_of_a_run_that_was_interrupted_early(draw: Draw) -> None:
     early = {
         **SUMMARY,
         **{"status": "interrupted", "iterations": 0, "heldout_after": None, "train_success": [], "bank_size": []},
+        **{"train_success_by_source": {"uniform": [], "relevance": []}, "heldout_match": {"0": 0.514}},
         **{"prediction_match": [], "failure_types": {}, "phase_share": {}, "seconds": 0.0, "report": ""},
     }
     text = draw(run_panel(early))
@@ -119,6 +128,8 @@ def test_the_panel_of_a_run_that_was_interrupted_early(draw: Draw) -> None:
     assert "0 in the bank, 0 types" in text
     assert "0:00 in 0 of 60 iterations" in text
     assert "points" not in text
+    assert "uniform" not in text
+    assert "before," not in text
     assert "report" not in text
 
 

@@ -46,6 +46,7 @@ ROWS = [
 WALLS = [Timing(10.0, publishing=1.0), Timing(10.0, publishing=0.5, waiting=1.0), Timing(10.0, publishing=0.5)]
 KEYS = {
     *("run_id", "status", "seconds", "seed", "iterations", "iterations_planned", "heldout_before", "heldout_after"),
+    *("train_success_by_source", "heldout_match"),
     *("heldout", "train_success", "prediction_match", "failure_types", "bank_size", "curriculum_share", "phase_share"),
     *("beside_update_share", "peak_rss_mb", "checkpoint", "mlflow_run", "mlflow_uri", "mlflow_url", "report"),
 }

@@ -8,6 +8,7 @@ from hypothesis.extra import numpy as hnp
 
 from roleagent.types import Step, StopReason, Task, Trajectory
 from roleagent.world_in_agent.reward import (
+    mean_match,
     modulated_returns,
     prediction_matrices,
     prediction_matrix,
@@ -78,6 +79,13 @@ def test_no_horizon_and_no_steps() -> None:
     np.testing.assert_array_equal(r_pre(matrix), [0.0])
     assert prediction_matrix(trajectory([], "a"), horizon=2).shape == (0, 2)
     assert prediction_matrices([]) == []
+
+
+def test_the_mean_match_weighs_every_step_alike() -> None:
+    long = trajectory([step(1, "a", ("b",)), step(2, "b", ("x",)), step(3, "c", ("d",))], "d")  # right, wrong, right
+    short = trajectory([step(1, "a", ("q",))], "b")
+    assert mean_match([long, short]) == pytest.approx((1.0 + 0.0 + 1.0 + 0.0) / 4)
+    assert mean_match([]) == 0.0
 
 
 def test_many_is_one_by_one() -> None:
