@@ -68,7 +68,7 @@ def draw_success(history: History) -> Figure | None:
     style.dress(
         axes,
         "Success rate",
-        "held-out tasks with 95 % interval; training batches, and their uniform draws alone (the others are hard by choice)",
+        "held-out tasks with 95 % interval; training batches, and of these the uniform draws alone",
         ylabel="episodes that succeed",
     )
     style.percent(axes)
