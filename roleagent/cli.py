@@ -26,9 +26,11 @@ app = typer.Typer(
 runs_app = typer.Typer(help="List runs, or show one.", no_args_is_help=False, invoke_without_command=True)
 bank_app = typer.Typer(help="Look into a run's failure bank.", no_args_is_help=True)
 config_app = typer.Typer(help="Show presets and configurations.", no_args_is_help=True)
+data_app = typer.Typer(help="Bring the games of benchmarks onto this machine.", no_args_is_help=True)
 app.add_typer(runs_app, name="runs")
 app.add_typer(bank_app, name="bank")
 app.add_typer(config_app, name="config")
+app.add_typer(data_app, name="data")
 
 Preset = Annotated[str, typer.Option("--preset", "-p", help="A preset's name, or a path to a YAML file.")]
 Overrides = Annotated[
@@ -282,6 +284,32 @@ def config_list() -> None:
 
     for name in list_presets():
         typer.echo(name)
+
+
+@data_app.command("fetch")
+def data_fetch(
+    dataset: Annotated[str, typer.Argument(help="What to fetch: alfworld.")],
+    url: Annotated[str, typer.Option(help="Another address of the archive; its publisher's by default.")] = "",
+    sha256: Annotated[str, typer.Option(help="Digest that the archive must have.")] = "",
+) -> None:
+    """Download games with their own project's downloader, check every one, and keep them in the home folder."""
+    from roleagent.console.data import fetch_games
+    from roleagent.console.screen import make_console
+
+    fetch_games(make_console(), dataset, url, sha256)
+
+
+@data_app.command("add")
+def data_add(
+    dataset: Annotated[str, typer.Argument(help="What it is: alfworld.")],
+    path: Annotated[Path, typer.Argument(help="An official folder, its ZIP archive, or compact files.")],
+    split: Annotated[str, typer.Option(help="Split of a compact file whose name does not tell.")] = "",
+) -> None:
+    """Take games from a copy, check every one, and keep them in the home folder."""
+    from roleagent.console.data import add_games
+    from roleagent.console.screen import make_console
+
+    add_games(make_console(), dataset, path, split)
 
 
 @app.command()

@@ -2,7 +2,7 @@
 
 A copy may be an official folder, its ZIP archive, or compact files. Every game must be playable and its walkthrough
 must win on the engine, else the split is not stored. The store is one ZIP file a split, a few kilobytes a game, with
-all that an official `game.tw-pddl` holds.
+all that an official `game.tw-pddl` holds. The same games give the same bytes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path, PurePosixPath
-from zipfile import ZIP_DEFLATED, BadZipFile, ZipFile
+from zipfile import ZIP_DEFLATED, BadZipFile, ZipFile, ZipInfo
 from zlib import error as ZlibError  # noqa: N812 (an exception class with a lower-case name)
 
 from roleagent.environments.alfworld.records import SPLITS, Record, check, is_game, read_game_file, task_type
@@ -64,7 +64,7 @@ def add(path: Path, split: str = "", on_progress: Progress | None = None) -> lis
     for name, records in groupby(_read(path, split), key=lambda item: item[0]):
         if any(before.split == name for before in added):
             raise ConfigError(f"{path} holds two sets of {name} games; add them one at a time")
-        added.append(write_store(name, (record for _, record in records), str(path), on_progress))
+        added.append(write_store(name, (record for _, record in records), on_progress))
     if not added:
         raise ConfigError(
             f"no ALFWorld games in {path}: expected <split>/<task>/<trial>/{GAME_FILE} or games_<split>.jsonl.xz"
@@ -72,7 +72,7 @@ def add(path: Path, split: str = "", on_progress: Progress | None = None) -> lis
     return added
 
 
-def write_store(split: str, records: Iterable[Record], origin: str, on_progress: Progress | None = None) -> Added:
+def write_store(split: str, records: Iterable[Record], on_progress: Progress | None = None) -> Added:
     """Check records and write them as the store of a split; see :func:`add`."""
     folder = data_folder()
     folder.mkdir(parents=True, exist_ok=True)
@@ -81,28 +81,39 @@ def write_store(split: str, records: Iterable[Record], origin: str, on_progress:
     games: list[tuple[str, str, int]] = []
     logics: dict[tuple[str, str], int] = {}
     try:
-        with ZipFile(part, "w", ZIP_DEFLATED, compresslevel=6) as archive:
+        with ZipFile(part, "w", ZIP_DEFLATED, compresslevel=6) as file:
+            archive = _Archive(file)
             for number, record in enumerate(records):
                 check(record)
                 logic = logics.setdefault((record.domain, record.grammar), len(logics))
                 games.append((record.game, record.sentence, logic))
                 content = {"problem": record.problem, "walkthrough": record.walkthrough}
-                archive.writestr(f"games/{number}.json", json.dumps(content))
+                archive.write(f"games/{number}.json", json.dumps(content))
                 if on_progress is not None:
                     on_progress(split, number + 1)
             doubles = [game for game, count in Counter(game for game, _, _ in games).items() if count > 1]
             if doubles:
-                raise EnvironmentFault(f"game {doubles[0]} is there twice in {origin}")
+                raise EnvironmentFault(f"game {doubles[0]} is there twice in the {split} games")
             for (domain, grammar), logic in logics.items():
-                archive.writestr(f"logic/{logic}.pddl", domain)
-                archive.writestr(f"logic/{logic}.twl2", grammar)
-            index = {"format": STORE_FORMAT, "split": split, "origin": origin, "games": games}
-            archive.writestr("index.json", json.dumps(index))
+                archive.write(f"logic/{logic}.pddl", domain)
+                archive.write(f"logic/{logic}.twl2", grammar)
+            index = {"format": STORE_FORMAT, "split": split, "games": games}
+            archive.write("index.json", json.dumps(index))
         part.replace(target)
     finally:
         part.unlink(missing_ok=True)
     types = Counter(task_type(game) for game, _, _ in games)
     return Added(split, target, len(games), dict(sorted(types.items())), target.stat().st_size, digest(target))
+
+
+class _Archive:
+    """Writes members without a date: the same games give the same file."""
+
+    def __init__(self, file: ZipFile) -> None:
+        self._file = file
+
+    def write(self, name: str, text: str) -> None:
+        self._file.writestr(ZipInfo(name), text, ZIP_DEFLATED)
 
 
 def digest(path: Path) -> str:
