@@ -78,8 +78,9 @@ class RolloutConfig(_Frozen):
     """Tokens that the model may generate in one turn, predictions included."""
     max_malformed: int = Field(3, ge=1)
     """An episode ends after this many turns in a row without a readable action."""
-    context: Literal["history", "step"] = "history"
-    """`history`: one growing sequence. `step`: each step has a prompt of its own with the last `window` turns."""
+    context: Literal["history", "step", "step_actions"] = "history"
+    """`history`: one growing sequence. `step`: each step has a prompt of its own with the last `window` turns;
+    `step_actions`: with the possible actions as well, as in the paper's prompt for ALFWorld."""
     window: int = Field(2, ge=0)
     """Turns of history that a step-independent prompt shows."""
     invalid_action_penalty: float = Field(0.1, ge=0)

@@ -1,10 +1,12 @@
-"""What the model reads: the two context templates, as text and as token ids.
+"""What the model reads: the context templates, as text and as token ids.
 
 `history`: an episode is one growing sequence. The first user message is the goal and the first observation, later
 ones are the observation alone, and the model's own turns stay in it as the ids that were sampled.
 `step`: every step has a prompt of its own with the goal, the last `window` turns (observation and action; neither
 reasoning nor predictions) and the current observation. It is a sequence of its own, so prompts stay short in long
 episodes.
+`step_actions`: the same, and the actions that the environment lists as possible now: what the paper's prompt for
+ALFWorld tells the agent (task, steps taken, last observations and actions, present observation, admissible actions).
 
 Everything here is pure: text or ids in, text or ids out.
 """
@@ -74,27 +76,37 @@ def first_user_text(goal: str, observation: str) -> str:
     return f"Your task is to: {goal}\n{observation}"
 
 
-def step_user_text(goal: str, turns: Sequence[tuple[str, str]], observation: str, window: int) -> str:
+def step_user_text(
+    goal: str, turns: Sequence[tuple[str, str]], observation: str, window: int, actions: Sequence[str] = ()
+) -> str:
     """Return the user message of a step-independent prompt.
 
     `turns` are the earlier (observation, action) pairs of the episode, oldest first; the last `window` are shown.
-    Without earlier turns this is :func:`first_user_text`.
+    `actions` are those that are possible now, if they are to be told; how many steps were taken is told with them.
+    Without earlier turns and actions this is :func:`first_user_text`.
     """
     shown = turns[max(0, len(turns) - window) :] if window else ()
-    if not shown:
-        return first_user_text(goal, observation)
-    lines = [f"Your task is to: {goal}", "Your last steps:"]
+    lines = [f"Your task is to: {goal}"]
+    if actions and turns:
+        lines.append(f"Steps taken: {len(turns)}")
+    if shown:
+        lines.append("Your last steps:")
     for seen, action in shown:
         lines.append(f"Observation: {seen}")
         lines.append(f"Action: {action}")
-    lines.append("Now:")
+    if shown:
+        lines.append("Now:")
     lines.append(observation)
+    if actions:
+        lines.append(f"Possible actions: {'; '.join(actions)}")
     return "\n".join(lines)
 
 
-def opening_ids(tokenizer: ChatTokenizer, system: str | None, goal: str, observation: str) -> list[int]:
-    """Return the context ids of the first step, with either template."""
-    return tokenizer.opening(system, first_user_text(goal, observation))
+def opening_ids(
+    tokenizer: ChatTokenizer, system: str | None, goal: str, observation: str, actions: Sequence[str] = ()
+) -> list[int]:
+    """Return the context ids of the first step, with any template."""
+    return tokenizer.opening(system, step_user_text(goal, (), observation, 0, actions))
 
 
 def history_ids(tokenizer: ChatTokenizer, observation: str, ended: bool) -> list[int]:
@@ -112,6 +124,7 @@ def step_ids(
     turns: Sequence[tuple[str, str]],
     observation: str,
     window: int,
+    actions: Sequence[str] = (),
 ) -> list[int]:
-    """Return the context ids of a later step of the `step` template: they begin a sequence of their own."""
-    return tokenizer.opening(system, step_user_text(goal, turns, observation, window))
+    """Return the context ids of a later step of the `step` templates: they begin a sequence of their own."""
+    return tokenizer.opening(system, step_user_text(goal, turns, observation, window, actions))

@@ -11,7 +11,7 @@ from roleagent.rollout.context import MALFORMED_REPLY, clean_text, history_ids, 
 from roleagent.types import Step, StopReason, Task, Trajectory
 
 if TYPE_CHECKING:
-    from roleagent.environments.base import Outcome
+    from roleagent.environments.base import Observation, Outcome
     from roleagent.policy.turns import ParsedTurn
     from roleagent.rollout.context import ChatTokenizer
     from roleagent.rollout.settings import RolloutSettings
@@ -33,6 +33,7 @@ class Reply:
     success: bool
     score: float
     valid: bool
+    actions: tuple[str, ...] = ()  #: possible now; only read for a template that tells them
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +47,13 @@ class Turn:
     truncated: bool  #: the turn hit its token limit
 
 
-def read_outcome(outcome: Outcome) -> Reply:
-    """Check what an environment returned.
+def read_actions(observation: Observation) -> tuple[str, ...]:
+    """Return the actions that an environment lists, as clean texts."""
+    return tuple(clean_text(action) for action in observation.admissible)
+
+
+def read_outcome(outcome: Outcome, listed: bool = False) -> Reply:
+    """Check what an environment returned. With `listed` its list of possible actions is read as well: it costs time.
 
     Raises TypeError or ValueError when it is not an outcome: the environment broke its contract, and a reward that
     is not finite would spoil the whole update.
@@ -56,7 +62,8 @@ def read_outcome(outcome: Outcome) -> Reply:
     if not (math.isfinite(reward) and math.isfinite(score)):
         raise ValueError(f"reward {reward} or score {score} is not finite")
     observation = clean_text(outcome.observation.text)
-    return Reply(observation, reward, bool(outcome.done), bool(outcome.success), score, bool(outcome.valid))
+    actions = read_actions(outcome.observation) if listed else ()
+    return Reply(observation, reward, bool(outcome.done), bool(outcome.success), score, bool(outcome.valid), actions)
 
 
 class Episode:
@@ -72,6 +79,7 @@ class Episode:
         self._system = system
         self._goal = ""
         self._state = ""
+        self._actions: tuple[str, ...] = ()
         self._steps: list[Step] = []
         self._seen: list[tuple[str, str]] = []
         self._malformed_run = 0
@@ -83,10 +91,10 @@ class Episode:
         self.context: list[int] = []  #: ids that go before the model's next turn
         self.continues = False  #: they extend the sequence of the step before
 
-    def begin(self, goal: str, observation: str) -> StopReason | None:
+    def begin(self, goal: str, observation: str, actions: tuple[str, ...] = ()) -> StopReason | None:
         """Take over the environment's first words (clean texts); return a reason to stop when even they do not fit."""
-        self._goal, self._state = goal, observation
-        return self._prepare(opening_ids(self._tokenizer, self._system, self._goal, self._state), continues=False)
+        self._goal, self._state, self._actions = goal, observation, actions
+        return self._prepare(opening_ids(self._tokenizer, self._system, goal, observation, actions), continues=False)
 
     def finish_turn(self, turn: Turn) -> None:
         """Take over the model's turn. Its effect is told by `settle` or `fail`."""
@@ -104,7 +112,7 @@ class Episode:
             self._state = MALFORMED_REPLY
         else:
             self._malformed_run = 0
-            self._state = reply.observation
+            self._state, self._actions = reply.observation, reply.actions
             self._success, self._score = reply.success, reply.score
             if reply.done:
                 return self._end(StopReason.SUCCESS if reply.success else StopReason.FAILURE)
@@ -112,8 +120,16 @@ class Episode:
             return self._end(StopReason.MALFORMED)
         if len(self._steps) >= self._settings.max_steps:
             return self._end(StopReason.MAX_STEPS)
-        if self._settings.context == "step":
-            ids = step_ids(self._tokenizer, self._system, self._goal, self._seen, self._state, self._settings.window)
+        if self._settings.context != "history":
+            ids = step_ids(
+                self._tokenizer,
+                self._system,
+                self._goal,
+                self._seen,
+                self._state,
+                self._settings.window,
+                self._actions,
+            )
             return self._prepare(ids, continues=False)
         return self._prepare(history_ids(self._tokenizer, self._state, turn.ended), continues=True)
 

@@ -28,7 +28,7 @@ from roleagent.policy.sampling import UniformStreams
 from roleagent.policy.turns import complete_action, parse_turn, turn_instructions
 from roleagent.rollout.context import RememberingTokenizer, clean_text
 from roleagent.rollout.environment_pool import Call, EnvironmentPool
-from roleagent.rollout.episode import Episode, Turn, read_outcome
+from roleagent.rollout.episode import Episode, Turn, read_actions, read_outcome
 from roleagent.rollout.meter import RolloutMeter
 from roleagent.rollout.turn_batch import TurnBatch
 from roleagent.rollout.turn_end import END_OF_TURN, MAY_CLOSE, token_kinds, turn_complete
@@ -152,6 +152,7 @@ class _Rollout:
         self._next = 0
         first = env_factory()
         self._inline = bool(getattr(first, "inline", False))
+        self._listed = settings.context == "step_actions"
         self._system = turn_instructions(first.guide, settings.horizon) if settings.instructions else None
         self._token_kinds = token_kinds(tokenizer, engine.vocab_size)
         count = min(settings.concurrency, len(tasks))
@@ -230,7 +231,7 @@ class _Rollout:
         environment = lane.environment
         assert environment is not None
         lane.action, lane.acted_at = action, self._batch.length(number)
-        lane.call = self._submit(lambda: read_outcome(environment.step(action)))
+        lane.call = self._submit(lambda: read_outcome(environment.step(action), self._listed))
 
     def _start_next(self, number: int) -> None:
         """Put the next episode into the lane, if there is one left."""
@@ -244,10 +245,11 @@ class _Rollout:
         self._batch.assign(number, lane.index)
         present = lane.environment
 
-        def reset() -> tuple[Environment, str, str]:
+        def reset() -> tuple[Environment, str, str, tuple[str, ...]]:
             environment = self._factory() if present is None else present
             goal, observation = environment.reset(task.task_id)
-            return environment, clean_text(goal), clean_text(observation.text)
+            actions = read_actions(observation) if self._listed else ()
+            return environment, clean_text(goal), clean_text(observation.text), actions
 
         lane.call = self._submit(reset)
         self._waiting.add(number)
@@ -330,8 +332,8 @@ class _Rollout:
         elif lane.playing:
             reason = episode.settle(call.result)
         else:
-            lane.environment, goal, observation = call.result
-            reason = episode.begin(goal, observation)
+            lane.environment, *words = call.result
+            reason = episode.begin(*words)
             lane.playing = True
         if reason is None:
             return True

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from roleagent.config.models import TrainConfig
 
-ContextTemplate = Literal["history", "step"]
+ContextTemplate = Literal["history", "step", "step_actions"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,9 @@ def test_step_prompt_shows_the_last_turns_only() -> None:
         "Observation: the box is open\nAction: take key\nNow:\nYou have a key."
     )
     assert step_user_text("g", TURNS, "s", 0) == first_user_text("g", "s")
+    assert step_user_text("g", TURNS, "s", 0, ["a", "b"]) == (
+        "Your task is to: g\nSteps taken: 3\ns\nPossible actions: a; b"
+    )
     assert "hall" in step_user_text("g", TURNS, "s", 9)
 
 

@@ -330,6 +330,32 @@ def test_step_template_prompts_are_sequences_of_their_own() -> None:
     )
 
 
+class Signposted(Corridor):
+    """Lists what can be done."""
+
+    def observation(self) -> Observation:
+        return Observation(f"You are in room {self.room}.", lambda: ("go east", "go west", f"give up at {self.room}"))
+
+
+def test_the_template_with_actions_tells_what_the_environment_lists() -> None:
+    def script(text: str, turn: int) -> str | list[int]:
+        silent = [*whole_tags().encode_text("hm"), whole_tags().eot_id]
+        return east(text, turn) if "You are in room 0." in text.rsplit("Now:", 1)[-1] else silent
+
+    settings = replace(SETTINGS, context="step_actions", window=1, max_malformed=2)
+    (trajectory,) = play(script, factory=Signposted, settings=settings)
+    prompts = [whole_tags().decode(step.context_ids) for step in trajectory.steps]
+    assert prompts[0] == (
+        "Your task is to: reach room 3\nYou are in room 0.\nPossible actions: go east; go west; give up at 0"
+    )
+    assert prompts[1] == (
+        "Your task is to: reach room 3\nSteps taken: 1\nYour last steps:\nObservation: You are in room 0.\n"
+        "Action: go east\nNow:\nYou are in room 1.\nPossible actions: go east; go west; give up at 1"
+    )
+    assert prompts[2].endswith(f"{MALFORMED_REPLY}\nPossible actions: go east; go west; give up at 1"), "as before"
+    assert not any(step.continues for step in trajectory.steps)
+
+
 def test_instructions_are_the_system_prompt() -> None:
     (trajectory,) = play(east, settings=replace(SETTINGS, instructions=True))
     text = whole_tags().decode(trajectory.steps[0].context_ids)
