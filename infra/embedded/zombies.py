@@ -20,6 +20,7 @@ NAME = "Crash runs without a heartbeat"
 HEARTBEAT_SECONDS = 30  # the shortest that Prefect takes
 SILENCE_SECONDS = 120  # three heartbeats may be lost
 
+_ANSWER_SECONDS = 30.0
 _ENDS = ("Completed", "Failed", "Cancelled", "Crashed")
 
 
@@ -80,18 +81,27 @@ def sweep(api: str, pool: str) -> list[str]:
 def request(api: str, method: str, path: str, body: Any = None) -> Any:
     """Send JSON to Prefect's API and return the JSON that it answers, None for an empty answer.
 
-    The server answers 503 while its SQLite database is locked; Prefect's clients try again then, and so does this.
+    On a busy machine the server answers 503 while its SQLite database is locked, or is silent; Prefect's clients try
+    again then, and so does this. A request that was answered too late may thus be made twice.
+
+    Raises:
+        OSError: it refused, or did not answer any try; the message says what was asked.
     """
     data = None if body is None else json.dumps(body).encode()
     headers = {"Content-Type": "application/json"}
     for patience in (0.5, 1.0, 2.0, 4.0, None):
         message = urllib.request.Request(f"{api}{path}", data=data, headers=headers, method=method)
         try:
-            with urllib.request.urlopen(message, timeout=30) as response:
+            with urllib.request.urlopen(message, timeout=_ANSWER_SECONDS) as response:
                 text = response.read()
             return json.loads(text) if text else None
         except urllib.error.HTTPError as error:
             if error.code != HTTPStatus.SERVICE_UNAVAILABLE or patience is None:
                 raise
-            time.sleep(patience)
+        except OSError as error:
+            timed_out = isinstance(getattr(error, "reason", error), TimeoutError)
+            if not timed_out or patience is None:
+                reason = f"no answer within {_ANSWER_SECONDS:g} s" if timed_out else error
+                raise OSError(f"the Prefect server at {api} did not take {method} {path}: {reason}") from error
+        time.sleep(patience)
     return None

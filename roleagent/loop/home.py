@@ -7,12 +7,17 @@ from pathlib import Path
 from roleagent.config import StorageConfig
 from roleagent.home import home
 
-__all__ = ["bank_folder", "home", "reports_folder", "store_uri"]
+__all__ = ["bank_folder", "home", "reports_folder", "run_note", "store_uri"]
 
 
 def store_uri(config: StorageConfig) -> str:
     """Return the object store of a run: the configured one, or the folder `store` in the home folder."""
     return config.uri or str(home() / "store")
+
+
+def run_note(run_id: str) -> Path:
+    """Return the file in which this machine notes where a run's store is."""
+    return home() / "runs" / f"{run_id}.json"
 
 
 def bank_folder(run_id: str) -> Path:

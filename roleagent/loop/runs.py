@@ -42,7 +42,7 @@ class RunHandle:
 def open_run(config: TrainConfig, run_id: str = "") -> RunHandle:
     """Return the run `run_id` if it exists, else begin one (with a new id if none is given)."""
     if run_id:
-        path = home.home() / "runs" / f"{run_id}.json"
+        path = home.run_note(run_id)
         if path.is_file():
             return _handle(path)
     uri, endpoint = home.store_uri(config.storage), config.storage.endpoint_url
@@ -261,14 +261,13 @@ def _handle(path: Path) -> RunHandle:
 
 
 def _remember(handle: RunHandle) -> RunHandle:
-    folder = home.home() / "runs"
+    path = home.run_note(handle.run_id)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"{handle.run_id}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
         if not path.is_file():
             path.write_text(json.dumps(asdict(handle)), encoding="utf-8")
     except OSError as error:
         raise StorageError(
-            f"cannot write {folder}: {error.strerror}; set ROLEAGENT_HOME to a writable folder"
+            f"cannot write {path.parent}: {error.strerror}; set ROLEAGENT_HOME to a writable folder"
         ) from error
     return handle

@@ -23,7 +23,14 @@ from roleagent.environments.base import Environment
 from roleagent.environments.registry import make_environment
 from roleagent.errors import StorageError
 from roleagent.loop import home
-from roleagent.storage import IterationWriter, RunStore, fetch_folder, open_store
+from roleagent.storage import (
+    IterationWriter,
+    MissingObjectError,
+    MissingStoreError,
+    RunStore,
+    fetch_folder,
+    open_store,
+)
 from roleagent.storage.manifest import iteration_key
 from roleagent.types import Diagnosis, Task, Trajectory
 
@@ -52,6 +59,12 @@ class Worker:
         self.store = RunStore(open_store(store_uri, endpoint_url))
         try:
             values = json.loads(self.store.config(run_id))
+        except (MissingObjectError, MissingStoreError) as error:
+            note, at = home.run_note(run_id), f" at {endpoint_url}" if endpoint_url else ""
+            raise StorageError(
+                f"run {run_id} is kept in {store_uri}{at}, but it is not there: bring the store back to this place"
+                + (f", or forget the run: rm {note}" if note.is_file() else "")
+            ) from error
         except ValueError as error:
             raise StorageError(f"the configuration of run {run_id} in {self.store.store.uri()} is damaged") from error
         self.config: TrainConfig = parse_config(values, source=f"run {run_id} (made by another version?)")

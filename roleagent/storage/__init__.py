@@ -7,6 +7,7 @@ from roleagent.storage.commit import IterationWriter
 from roleagent.storage.manifest import Manifest, ObjectRecord
 from roleagent.storage.object_store import (
     MissingObjectError,
+    MissingStoreError,
     ObjectExistsError,
     ObjectStore,
     StoredObject,
@@ -21,6 +22,7 @@ __all__ = [
     "Lease",
     "Manifest",
     "MissingObjectError",
+    "MissingStoreError",
     "ObjectExistsError",
     "ObjectRecord",
     "ObjectStore",

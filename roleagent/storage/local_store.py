@@ -23,6 +23,7 @@ from roleagent.storage.object_store import (
     Digest,
     Listing,
     MissingObjectError,
+    MissingStoreError,
     ObjectExistsError,
     StoredObject,
     check_key,
@@ -40,12 +41,18 @@ _MEND = {
 
 
 class LocalStore:
-    """Objects are files below `root`; keys are their relative paths."""
+    """Objects are files below `root`; keys are their relative paths.
+
+    The first write makes the folder. Reading does not, and a folder that was there and is gone is not made again: an
+    empty one in the place of a disk that was unmounted would look as if everything were lost.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
         with self._explained("open", ""):
-            self.root.mkdir(parents=True, exist_ok=True)
+            self._made = self.root.is_dir()
+            if self.root.exists() and not self._made:
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
 
     def put(self, key: str, data: bytes, *, if_absent: bool = False) -> None:
         """Write an object whole; see `ObjectStore.put`."""
@@ -137,7 +144,10 @@ class LocalStore:
     def _write(self, key: str, fill: Callable[[BinaryIO], None], *, if_absent: bool) -> None:
         target = self._path(key)
         with self._explained("write", key):
+            if self._made and not self.root.is_dir():
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
             made = _make_folders(target.parent)
+            self._made = True
             temporary = target.with_name(f".{target.name[:80]}.{secrets.token_hex(8)}.tmp")
             try:
                 with temporary.open("xb") as file:
@@ -160,6 +170,10 @@ class LocalStore:
         try:
             yield
         except FileNotFoundError as error:
+            if self._made and not self.root.is_dir():
+                raise MissingStoreError(
+                    f"cannot {verb} {self.root / key}: the store's folder is not there: mount it or bring it back"
+                ) from error
             raise MissingObjectError(f"cannot {verb} {self.root / key}: there is no such object") from error
         except OSError as error:
             reason = _MEND.get(error.errno or 0, (error.strerror or str(error)).lower())

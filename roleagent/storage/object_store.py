@@ -38,6 +38,10 @@ class MissingObjectError(StorageError):
     """There is no object under this key."""
 
 
+class MissingStoreError(StorageError):
+    """The folder or the bucket itself is not there."""
+
+
 class ObjectExistsError(CommitConflict):
     """A write with `if_absent` found an object under its key."""
 

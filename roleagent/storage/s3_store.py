@@ -28,6 +28,7 @@ from roleagent.storage.object_store import (
     Digest,
     Listing,
     MissingObjectError,
+    MissingStoreError,
     ObjectExistsError,
     StoredObject,
     check_key,
@@ -232,7 +233,7 @@ class S3Store:
             if code in _TAKEN:
                 return ObjectExistsError(f"{what}: an object is there already")
             if code == "NoSuchBucket":
-                return StorageError(f"{what}: the bucket does not exist: create it, or change storage.uri")
+                return MissingStoreError(f"{what}: the bucket does not exist: create it, or change storage.uri")
             if code in _MISSING:
                 return MissingObjectError(f"{what}: there is no such object")
             if code in _REFUSED:

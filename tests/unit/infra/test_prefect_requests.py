@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 import urllib.error
@@ -17,7 +18,11 @@ class Busy(BaseHTTPRequestHandler):
     answers: list[int]
 
     def do_GET(self) -> None:
-        self.send_response(self.answers.pop(0))
+        answer = self.answers.pop(0)
+        if not answer:
+            time.sleep(0.6)
+            return
+        self.send_response(answer)
         self.end_headers()
         self.wfile.write(b'{"ok": true}')
 
@@ -46,3 +51,22 @@ def test_another_refusal_is_told_at_once(server: str) -> None:
     with pytest.raises(urllib.error.HTTPError, match="422"):
         zombies.request(server, "GET", "/x")
     assert Busy.answers == [200]
+
+
+def test_a_silent_server_is_asked_again_and_then_named(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zombies, "_ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(zombies.time, "sleep", lambda seconds, sleep=time.sleep: sleep(min(seconds, 0.6)))
+    Busy.answers = [0, 200]
+    assert zombies.request(server, "GET", "/x") == {"ok": True}
+    Busy.answers = [0] * 5
+    with pytest.raises(OSError, match=rf"the Prefect server at {server} did not take GET /x: no answer within 0.2 s"):
+        zombies.request(server, "GET", "/x")
+    assert Busy.answers == []
+
+
+def test_a_server_that_is_not_there_is_named_at_once() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound and not listening: the port refuses
+        api = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(OSError, match=f"the Prefect server at {api} did not take POST /y: .*refused"):
+            zombies.request(api, "POST", "/y", {})

@@ -9,7 +9,14 @@ from pathlib import Path
 import pytest
 
 from roleagent.errors import CommitConflict, StorageError
-from roleagent.storage import MissingObjectError, ObjectExistsError, ObjectStore, StoredObject, open_store
+from roleagent.storage import (
+    MissingObjectError,
+    MissingStoreError,
+    ObjectExistsError,
+    ObjectStore,
+    StoredObject,
+    open_store,
+)
 from roleagent.storage.local_store import LocalStore
 from roleagent.storage.object_store import check_key
 
@@ -157,3 +164,33 @@ def test_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path, monkeypatch: p
     assert "\n" not in str(caught.value)
     assert store.get("a") == b"old"
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def test_only_a_write_makes_the_folder(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path / "new" / "store"))
+    assert store.list() == []
+    assert store.folders() == ()
+    assert not store.exists("a")
+    store.delete("a")
+    with pytest.raises(MissingObjectError, match="there is no such object"):
+        store.get("a")
+    assert not (tmp_path / "new").exists()
+    store.put("a", b"x")
+    assert store.get("a") == b"x"
+    with pytest.raises(MissingObjectError, match="there is no such object"):
+        store.get("b")
+
+
+def test_a_folder_that_is_gone_is_not_made_again(tmp_path: Path) -> None:
+    """As a disk that was unmounted: an empty folder in its place would look as if everything were lost."""
+    store = open_store(str(tmp_path / "store"))
+    store.put("a", b"x")
+    (tmp_path / "store").rename(tmp_path / "elsewhere")
+    for call in (lambda: store.put("b", b"y"), lambda: store.get("a"), lambda: store.digest("a")):
+        with pytest.raises(MissingStoreError, match="mount it or bring it back") as caught:
+            call()
+        assert "\n" not in str(caught.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["elsewhere"]
+    (tmp_path / "elsewhere").rename(tmp_path / "store")
+    store.put("b", b"y")
+    assert [item.key for item in store.list()] == ["a", "b"]
