@@ -130,6 +130,8 @@ class LearnerConfig(_Frozen):
 
     learning_rate: float = Field(1e-6, gt=0)
     """AdamW's learning rate."""
+    learning_rate_end: float = Field(1.0, ge=0, le=1)
+    """Factor on the learning rates in the last iteration; linear from 1 in the first. 1: they are constant."""
     weight_decay: float = Field(0.0, ge=0)
     """AdamW's decoupled weight decay."""
     max_grad_norm: float = Field(1.0, gt=0)
@@ -276,6 +278,11 @@ class TrainConfig(_Frozen):
         """The learner's section, with its length constant."""
         length = self.learner.length_constant or self.environment.max_steps * self.rollout.max_turn_tokens
         return self.learner.model_copy(update={"length_constant": length})
+
+    def learning_rate_factor(self, iteration: int) -> float:
+        """Factor on the learning rates in iteration 1..`iterations`: a line from 1 to `learner.learning_rate_end`."""
+        done = min(1.0, (iteration - 1) / max(1, self.iterations - 1))
+        return 1.0 + (self.learner.learning_rate_end - 1.0) * done
 
     @property
     def horizon(self) -> int:

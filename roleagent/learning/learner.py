@@ -99,6 +99,7 @@ class Learner:
         optimizer = torch.optim.AdamW(
             groups, lr=config.learning_rate, weight_decay=config.weight_decay, foreach=False, fused=False
         )
+        self._rates = [float(group["lr"]) for group in optimizer.param_groups]
         self._scorer, self._optimizer = self._accelerator.prepare(scorer, optimizer)
         self._reference: TokenScorer | None = None
         if config.kl_coefficient > 0 and reference_model is not None:
@@ -114,13 +115,21 @@ class Learner:
         """True on the one rank that writes files."""
         return bool(self._accelerator.is_main_process)
 
-    def update(self, sequences: Sequence[TrainingSequence], *, temperature: float, iteration: int) -> dict[str, float]:
+    def update(
+        self,
+        sequences: Sequence[TrainingSequence],
+        *,
+        temperature: float,
+        iteration: int,
+        learning_rate_factor: float = 1.0,
+    ) -> dict[str, float]:
         """Train on one batch: `epochs` passes of `minibatches` optimizer steps each.
 
         Args:
             sequences: the whole batch, the same on every rank.
             temperature: at which the sequences were sampled.
             iteration: names the draw of the minibatches.
+            learning_rate_factor: on all learning rates in this update.
 
         Returns:
             The metrics of `UpdateMetrics`, and `update/learning_rate`, `update/seconds`, `update/tokens_per_second`.
@@ -136,6 +145,8 @@ class Learner:
         shares = minibatches(sequences, config.minibatches, seed=self.seed, iteration=iteration)
         metrics = UpdateMetrics(self._accelerator.device)
         run = BatchRun(sequences, temperature, metrics, keep=config.epochs > 1)
+        for group, rate in zip(self._optimizer.param_groups, self._rates, strict=True):
+            group["lr"] = rate * learning_rate_factor
         if config.old_logprobs == "recomputed" and config.epochs * len(shares) > 1:
             self._recompute(run, shares)
         for _ in range(config.epochs):
@@ -143,7 +154,7 @@ class Learner:
                 self._step(run, share)
         self.updates += 1
         result = metrics.result(self._accelerator)
-        result["update/learning_rate"] = config.learning_rate
+        result["update/learning_rate"] = config.learning_rate * learning_rate_factor
         result["update/seconds"] = time.perf_counter() - started
         result["update/tokens_per_second"] = result["update/tokens"] / max(result["update/seconds"], 1e-9)
         return result

@@ -124,7 +124,12 @@ def update(worker: Worker, n: int) -> PhaseResult:
             value_targets=scored.value_targets,
             overlong_mask=config.learner.overlong_mask,
         )
-        metrics = learner.update(sequences, temperature=config.rollout.temperature, iteration=n)
+        metrics = learner.update(
+            sequences,
+            temperature=config.rollout.temperature,
+            iteration=n,
+            learning_rate_factor=config.learning_rate_factor(n),
+        )
         worker.advance(n)
     with Stopwatch() as saving:
         records = _save_checkpoint(worker, n)

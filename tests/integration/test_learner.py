@@ -174,6 +174,24 @@ def test_minibatches_are_normalised_by_their_own_tokens():
     assert same(weights(once), weights(twice))
 
 
+def test_the_factor_scales_adamws_step():
+    """AdamW's first step is rate * sign(gradient) (with epsilon far below the gradients): a quarter of the rate moves
+    a quarter of the way, and a factor of 0 not at all. The next update begins from the full rate again."""
+    moves = {}
+    for factor in (1.0, 0.25, 0.0):
+        model = tiny_model(0)
+        before = weights(model)
+        learner = Learner(model, None, PLAIN, seed=0)
+        metrics = learner.update(random_sequences(6), temperature=1.0, iteration=1, learning_rate_factor=factor)
+        assert metrics["update/learning_rate"] == pytest.approx(PLAIN.learning_rate * factor)
+        moves[factor] = sum(float((weights(model)[name] - before[name]).abs().sum()) for name in before)
+    assert moves[0.25] == pytest.approx(moves[1.0] / 4, rel=0.02)
+    assert moves[0.0] == 0.0
+    assert learner.update(random_sequences(6), temperature=1.0, iteration=2)["update/learning_rate"] == pytest.approx(
+        PLAIN.learning_rate
+    )
+
+
 def test_same_input_gives_the_same_weights_bit_for_bit():
     results = []
     for _ in range(2):
