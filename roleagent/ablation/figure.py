@@ -77,7 +77,7 @@ def _differences(axes: Axes, results: Results, comparison: Comparison, colours: 
 
     lines = [line for line in comparison.lines if line.difference.n][::-1]
     axes.axvline(0.0, color=style.INK, linewidth=1.2)
-    reach = 0.0
+    ends = [0.0]
     for place, line in enumerate(lines):
         gap, colour = line.difference, colours[line.variant]
         low, high = gap.low, gap.high
@@ -85,18 +85,18 @@ def _differences(axes: Axes, results: Results, comparison: Comparison, colours: 
             continue
         if low is not None and high is not None:
             axes.plot([low, high], [place, place], color=colour, linewidth=2.2, solid_capstyle="round")
-            reach = max(reach, abs(low), abs(high))
+            ends += [low, high]
         axes.plot([gap.mean], [place], color=colour, marker="o", markersize=7, markeredgecolor="white")
-        reach = max(reach, abs(gap.mean))
+        ends.append(gap.mean)
     label = shorten(results.labels[results.reference])
     style.dress(axes, "Difference", f"from {label}, paired by seed, 95 % interval", xlabel="points")
     axes.grid(axis="y", visible=False)
     axes.grid(axis="x", color=style.GRID, linewidth=0.9)
-    reach = max(0.01, min(1.0, reach) * 1.08)
-    axes.set_xlim(-reach, reach)
+    room = max(0.01, (max(ends) - min(ends)) * 0.08)
+    axes.set_xlim(min(ends) - room, max(ends) + room)
     axes.set_ylim(-0.6, len(lines) - 0.4)
     axes.set_yticks(range(len(lines)), [shorten(line.label) for line in lines])
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=6, symmetric=True))
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=6))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _place: f"{100 * x:+.3g}" if abs(x) > 1e-9 else "0"))
 
 

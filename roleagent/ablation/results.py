@@ -14,6 +14,8 @@ from roleagent.ablation.statistics import Estimate, holm, mean_interval, paired_
 from roleagent.loop import publishing, runs
 from roleagent.loop.home import store_uri
 from roleagent.loop.worker import Worker
+from roleagent.storage import open_store
+from roleagent.storage.manifest import run_key
 
 AXES: tuple[Axis, ...] = ("episodes", "seconds")
 
@@ -134,12 +136,8 @@ def make_results(ablation_id: str, reference: str, labels: Mapping[str, str], ou
 def member_worker(plan: Plan, member: Member) -> Worker | None:
     """Return a worker for reading a run, None if the run was not begun. It loads no model."""
     uri, endpoint = store_uri(plan.base.storage), plan.base.storage.endpoint_url
-    from roleagent.storage import MissingObjectError
-
-    try:
-        return Worker(member.run_id, uri, endpoint)
-    except MissingObjectError:
-        return None
+    begun = open_store(uri, endpoint).exists(run_key(member.run_id, "config.json"))
+    return Worker(member.run_id, uri, endpoint) if begun else None
 
 
 def is_finished(worker: Worker | None) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -170,20 +170,9 @@ def results_panel(results: Mapping[str, Any], labels: Mapping[str, str]) -> Rend
     """
     by_episodes, by_time = (results["comparisons"][f"equal_{axis}"] for axis in ("episodes", "seconds"))
     against = labels[results["against"]]
-    table = new_table(
-        *(
-            "variant",
-            "n",
-            "held-out",
-            "95 % interval",
-            "difference",
-            "95 % interval ",
-            "p",
-            "p (Holm)",
-            "at equal time",
-        ),
-        numbers=("n", "held-out", "95 % interval", "difference", "95 % interval ", "p", "p (Holm)", "at equal time"),
-    )
+    columns = ("n", "held-out", "difference", "p", "in time")
+    table = new_table("variant", *columns, numbers=columns)
+    table.columns[0].overflow, table.columns[0].min_width = "fold", 12
     for column in table.columns[1:]:
         column.no_wrap = True
     for name, line in by_episodes["variants"].items():
@@ -193,11 +182,8 @@ def results_panel(results: Mapping[str, Any], labels: Mapping[str, str]) -> Rend
         table.add_row(
             escape(labels[name]),
             str(line["n"]),
-            rate(line["mean"]),
-            _interval(line, rate),
-            Text(points(gap["mean"]), style=colour),
-            _interval(gap, points),
-            p_text(line["p"]),
+            _estimate(line, rate, "{:.0%}".format),
+            Text(_estimate(gap, points, lambda value: f"{100 * value:+.0f}"), style=colour),
             Text(p_text(line["p_holm"]), style=colour),
             rate(by_time["variants"][name]["mean"]),
             style="bold" if name == results["against"] else "",
@@ -206,8 +192,9 @@ def results_panel(results: Mapping[str, Any], labels: Mapping[str, str]) -> Rend
     style = "yellow" if failed else "green"
     budget, seconds = by_episodes["budget"], by_time["budget"]
     rows: list[tuple[str, RenderableType]] = [
-        ("read off at", f"{budget:,.0f} training episodes; equal time: {duration(seconds)} of training"),
-        ("difference", f"from {escape(against)}, in points, paired by seed; paired t-test"),
+        ("read off at", f"{budget:,.0f} training episodes; in time: after {duration(seconds)} of training"),
+        ("difference", f"from {escape(against)}, in points, paired by seed; 95 % intervals"),
+        ("p", "of the paired t-test, after Holm"),
     ]
     count = len(results["runs"])
     title = f"[bold]{escape(results['ablation'])}[/bold]  {count - len(failed)} of {count} runs finished"
@@ -235,8 +222,12 @@ def _line(markup: str) -> Text:
     return text
 
 
-def _interval(line: Mapping[str, Any], form: Any) -> str:
-    return "" if line["low"] is None else f"{form(line['low'])} to {form(line['high'])}"
+def _estimate(line: Mapping[str, Any], form: Callable[[float], str], bound: Callable[[float], str]) -> str:
+    """Write a mean with its interval: "77.2% (75% to 80%)"; "" where there is none."""
+    if line["mean"] is None:
+        return ""
+    interval = "" if line["low"] is None else f" ({bound(line['low'])} to {bound(line['high'])})"
+    return form(line["mean"]) + interval
 
 
 def _name(member: Member) -> str:

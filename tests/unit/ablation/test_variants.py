@@ -1,0 +1,107 @@
+"""What `--variants` means, and what it refuses."""
+
+from __future__ import annotations
+
+import pytest
+
+from roleagent.ablation.variants import VARIANTS, Variant, full_key, known_names, parse_variants, reference
+from roleagent.config import load_config
+from roleagent.errors import ConfigError
+from roleagent.learning.advantages.base import list_estimators
+
+
+def names(*texts: str) -> list[str]:
+    return [variant.name for variant in parse_variants(texts)]
+
+
+def test_the_registry_knows_the_ablations_and_every_estimator() -> None:
+    assert list(VARIANTS) == ["full", "no-aiw", "no-wia", "gigpo", "grpo"]
+    assert set(list_estimators()) <= set(known_names())
+    assert len(set(known_names())) == len(known_names())
+
+
+@pytest.mark.parametrize(
+    ("name", "estimator", "wia", "aiw"),
+    [
+        ("full", "role_agent", True, True),
+        ("no-aiw", "role_agent", True, False),
+        ("no-wia", "role_agent", False, True),
+        ("gigpo", "gigpo", False, False),
+        ("grpo", "grpo", False, False),
+    ],
+)
+def test_a_variant_switches_what_its_name_says(name: str, estimator: str, wia: bool, aiw: bool) -> None:
+    # Over a preset that says otherwise.
+    against = ["world_in_agent.enabled=false", "agent_in_world.enabled=true", "advantage.estimator=gigpo"]
+    config = load_config("smoke", [*against, *VARIANTS[name]])
+    assert config.advantage.estimator == estimator
+    assert (config.world_in_agent.enabled, config.agent_in_world.enabled) == (wia, aiw)
+
+
+def test_lists_free_variants_and_sweeps() -> None:
+    assert names("full,no-aiw", "grpo") == ["full", "no-aiw", "grpo"]
+    assert parse_variants(["mine:alpha=0.5,learner.learning_rate=1e-4,full"]) == [
+        Variant("mine", ("advantage.alpha=0.5", "learner.learning_rate=1e-4")),
+        Variant("full", VARIANTS["full"]),
+    ]
+    assert [(v.name, v.overrides) for v in parse_variants(["full,alpha=0,0.5,2,H=1,2"])][1:] == [
+        ("alpha=0", ("advantage.alpha=0",)),
+        ("alpha=0.5", ("advantage.alpha=0.5",)),
+        ("alpha=2", ("advantage.alpha=2",)),
+        ("H=1", ("world_in_agent.horizon=1",)),
+        ("H=2", ("world_in_agent.horizon=2",)),
+    ]
+    bracketed = parse_variants(["small:environment.options={level: small, train_tasks: 3},rollout.group_size=4"])
+    assert bracketed[0].overrides == ("environment.options={level: small, train_tasks: 3}", "rollout.group_size=4")
+
+
+def test_an_estimator_is_a_variant() -> None:
+    assert parse_variants(["rloo"]) == [Variant("rloo", ("advantage.estimator=rloo",))]
+
+
+def test_names_become_parts_of_run_ids() -> None:
+    assert [variant.slug for variant in parse_variants(["alpha=0.5,dr_grpo,no-wia"])] == [
+        "alpha_0p5",
+        "dr_grpo",
+        "no-wia",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("ful", "no variant 'ful'; did you mean 'full'?"),
+        ("xyz", "no variant 'xyz'; there are full, no-aiw"),
+        ("full,full", "variant 'full' is named twice"),
+        ("full,,grpo", "has an empty place"),
+        ("", "has an empty place"),
+        ("alhpa=1", "no setting is called 'alhpa'; did you mean 'alpha'?"),
+        ("temperature=1", "key 'temperature' is in several sections: write rollout.temperature or"),
+        ("full:alpha=1", "variant name 'full' has a meaning of its own"),
+        ("Mine:alpha=1", "variant name 'Mine' must be"),
+        ("mine:alpha", "variant 'mine:alpha' must look like name:section.key=value"),
+        ("alpha=[1,2]", "sweep alpha: '[1,2]' is no plain value"),
+        ("a.b:alpha=1,full,a-b:alpha=2,apb:alpha=3", "whose runs would have the same ids"),
+    ],
+)
+def test_errors_say_what_is_wrong(text: str, told: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        parse_variants([text])
+    assert told in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_short_keys() -> None:
+    assert full_key("alpha") == "advantage.alpha"
+    assert full_key("lambda") == "agent_in_world.mixture"
+    assert full_key("iterations") == "iterations"
+    assert full_key("some.key") == "some.key"
+
+
+def test_the_reference_is_the_full_method_or_the_first() -> None:
+    found = parse_variants(["grpo,full"])
+    assert reference(found).name == "full"
+    assert reference(found, "grpo").name == "grpo"
+    assert reference(found[:1]).name == "grpo"
+    with pytest.raises(ConfigError, match="--against 'gigpo' is none of the variants grpo, full"):
+        reference(found, "gigpo")
