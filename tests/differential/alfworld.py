@@ -12,16 +12,16 @@ import json
 import multiprocessing
 import sys
 from collections import Counter
-from collections.abc import Iterable
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Iterator
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from roleagent.environments.household.generator import task_id
-from tests.differential.games import Source, games
+from tests.differential.games import Source, load
 from tests.differential.ours import replay
 from tests.differential.recording import Unit, from_list, publish, record
-from tests.differential.stock import Answer, versions
+from tests.differential.stock import Answer, quicken, versions
 
 BUILD = Path(__file__).parents[2] / "build" / "differential"
 RAW = BUILD / "alfworld"
@@ -34,14 +34,20 @@ def plan(seen: int, train: int, plays: int, old: int, household: int, steps: int
     """
     units = []
     for split, count, played in (("valid_seen", seen, plays // 3), ("train", train, plays - plays // 3)):
-        chosen = spread(list(games(split)), count)
+        chosen = spread(ids(split), count)
         playing = set(spread(chosen, played))
         units += [Unit(Source(split, game), True, (0,) if game in playing else (), steps) for game in chosen]
-    units += [Unit(Source("old", game), True, (1,), steps) for game in spread(list(games("valid_seen")), old)]
+    units += [Unit(Source("old", game), True, (1,), steps) for game in spread(ids("valid_seen"), old)]
     levels = ("small", "medium", "large")
     homes = [task_id(levels[index % 3], "train", index) for index in range(household)]
     units += [Unit(Source("household", game), True, (2,), steps) for game in homes]
     return sorted(units, key=lambda unit: (not unit.seeds, unit.key))
+
+
+@cache
+def ids(split: str) -> list[str]:
+    """Return the ids of a split."""
+    return load(split)
 
 
 def spread(values: list[str], count: int) -> list[str]:
@@ -83,7 +89,7 @@ def compare(raws: list[dict[str, Any]]) -> dict[str, Any]:
         counts[f"games {raw['kind']}"] += 1
         source = Source(raw["kind"], raw["game"])
         for episode in raw["episodes"]:
-            ours = replay(source, episode["commands"] if episode["how"] != "walkthrough" else None)
+            ours = replay(source, episode["commands"])
             counts[f"episodes {episode['how'].split()[0]}"] += 1
             counts["won"] += ours[-1][1].won
             counts["answers"] += len(ours)
@@ -121,15 +127,12 @@ def _only(answer: Answer, other: Answer) -> dict[str, Any]:
     return {**found, "admissible": more} if more else found
 
 
-def recorded(units: list[Unit], processes: int) -> Iterable[Path]:
-    """Record every unit and yield its raw file."""
-    done = 0
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, mp_context=context, max_tasks_per_child=25) as pool:
-        for future in as_completed([pool.submit(record, unit, RAW) for unit in units]):
-            done += 1
+def recorded(units: list[Unit], processes: int) -> Iterator[Path]:
+    """Record every unit and yield its raw file. The engine leaks: a process is replaced after some games."""
+    with multiprocessing.get_context("spawn").Pool(processes, quicken, maxtasksperchild=50) as pool:
+        for done, file in enumerate(pool.imap_unordered(partial(record, folder=RAW), units), start=1):
             sys.stderr.write(f"\r{done} of {len(units)} games")
-            yield future.result()
+            yield file
     sys.stderr.write("\n")
 
 

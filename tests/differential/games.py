@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import lzma
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -42,7 +42,7 @@ class Source:
             walkthrough = [step.action for step in demonstrate(self.game, max_steps=200).steps]
             file: dict[str, Any] = json.loads(game_file(generate(self.game), domain, grammar, walkthrough, "home"))
             return file
-        record = games(self.kind if self.kind != "old" else "valid_seen")[self.game]
+        record = real(self.kind if self.kind != "old" else "valid_seen", self.game)
         walkthrough = record["walkthrough"]
         if self.kind == "old":
             domain, grammar = old_logic()
@@ -65,12 +65,26 @@ class Source:
         return found
 
 
-@cache
-def games(split: str) -> dict[str, dict[str, Any]]:
-    """Return id -> record of a split."""
+_records: dict[tuple[str, str], dict[str, Any]] = {}
+
+
+def load(split: str, wanted: Collection[str] | None = None) -> list[str]:
+    """Read the records of a split, or only those that are wanted, and return their ids in the file's order."""
+    found = []
     with lzma.open(DATA / f"games_{split}.jsonl.xz", "rt", encoding="utf-8") as lines:
-        records = [json.loads(line) for line in lines]
-    return {record["id"]: record for record in records}
+        for line in lines:
+            game = line.split('"', 4)[3]  # the id comes first; most records are not parsed
+            if wanted is None or game in wanted:
+                _records[split, game] = json.loads(line)
+                found.append(game)
+    return found
+
+
+def real(split: str, game: str) -> dict[str, Any]:
+    """Return the record of a real game: id, task, pddl_problem, walkthrough."""
+    if (split, game) not in _records:
+        load(split, {game})
+    return _records[split, game]
 
 
 @cache

@@ -89,11 +89,11 @@ def from_list(values: list[Any]) -> Answer:
 
 
 def digests(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is kept of a unit: commands (a walkthrough's are the game's own) and a digest an answer."""
+    """Return what is kept of a unit: commands (a real game's walkthrough is in the game) and a digest an answer."""
     episodes = []
     for episode in raw["episodes"]:
         kept = {"how": episode["how"], "digests": "".join(from_list(a).digest() for a in episode["answers"])}
-        if episode["how"] != "walkthrough":
+        if episode["how"] != "walkthrough" or raw["kind"] == "household":
             kept["commands"] = "\r".join(episode["commands"])
         episodes.append(kept)
     return {"kind": raw["kind"], "game": raw["game"], "episodes": episodes}

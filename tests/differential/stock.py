@@ -6,7 +6,9 @@ import hashlib
 import json
 import tempfile
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -72,3 +74,32 @@ class StockGame:
 def versions() -> dict[str, str]:
     """Return the versions of the stock engine's packages."""
     return {name: version(name) for name in ("alfworld", "textworld", "fast-downward-textworld")}
+
+
+def quicken() -> None:
+    """Make the stock engine of this process several times as fast, for long recordings, without changing an answer.
+
+    Parses of the same text and translations of the same problem are done once, contexts are copied one level deep (what
+    they hold is never changed), and the second translation, for replanning, is left out. A test compares what is
+    recorded in this way with what the untouched engine answers.
+    """
+    import fast_downward
+    import textworld.logic
+    from textworld.envs.pddl import textgen
+
+    read_grammar, read_query = textgen._parse_and_convert, textworld.logic._parse_and_convert
+    translate = fast_downward.pddl2sas
+    symbols = lru_cache(maxsize=4096)(lambda text, rule: read_grammar(text, rule_name=rule))
+    queries = lru_cache(maxsize=4096)(lambda text, rule: read_query(text, rule_name=rule))
+    translations = lru_cache(maxsize=2)(lambda domain, problem: translate(domain, problem))
+
+    def copy_context(context: dict[str, Any]) -> dict[str, Any]:
+        return {**context, "variables": dict(context["variables"]), "mapping": dict(context["mapping"])}
+
+    def pddl2sas(domain: str, problem: str, verbose: bool = False, optimize: bool = False) -> tuple[Any, str]:
+        return translations(domain, problem)
+
+    textgen._parse_and_convert = lambda text, rule_name, trace=False: deepcopy(symbols(text, rule_name))
+    textworld.logic._parse_and_convert = lambda text, rule_name: queries(text, rule_name)
+    textgen.copy_context = copy_context
+    fast_downward.pddl2sas = pddl2sas

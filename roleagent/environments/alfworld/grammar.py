@@ -30,6 +30,7 @@ _ACTION = re.compile(
 #: domain is the one packed with alfworld 0.4.2: nothing is cleaned in a receptacle of type Sink, which no game has.
 _SHARED_GRAMMAR = "56b8b343a17b9fca"
 _DOMAINS = frozenset({"04e2d9d290a83405", "b0870e4520f091d2"})
+_HELP_ACTION = "(:action help :parameters(?a - agent):precondition():effect(and(checked ?a)))"
 _HELP_TEXT = "122ff4201221bf40"
 
 
@@ -145,12 +146,8 @@ def _parse(grammar: str) -> tuple[dict[str, Any], dict[str, tuple[str, str]]]:
 def _read_domain(domain: str) -> tuple[bool, bool]:
     """Return (whether it is ALFWorld's, whether it has `help`)."""
     text = re.sub(r"\s+", " ", re.sub(r";[^\n]*", "", domain)).strip()
-    action = re.search(
-        r"\(:action help :parameters \(\?a - agent\) :precondition \(\) :effect \(and \(checked \?a\) \) \)", text
-    )
-    if action is not None:
-        text = text[: action.start()] + text[action.end() :]
-    return _digest(re.sub(r" ?([()]) ?", r"\1", text)) in _DOMAINS, action is not None
+    text = re.sub(r" ?([()]) ?", r"\1", text)
+    return _digest(text.replace(_HELP_ACTION, "", 1)) in _DOMAINS, _HELP_ACTION in text
 
 
 def _digest(text: str) -> str:

@@ -134,7 +134,8 @@ def build(record: Record) -> RealGame:
         game = read_problem(record.problem, record.sentence)
     except EnvironmentFault as error:
         raise EnvironmentFault(f"game {record.game}: {error}") from error
-    return RealGame(game, language, 0 if language.native else record.problem.count(" - location"))
+    declared = record.problem.index("(:init")
+    return RealGame(game, language, record.problem.count(" - location", 0, declared))
 
 
 def first_text(real: RealGame) -> str:
