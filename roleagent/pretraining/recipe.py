@@ -3,8 +3,8 @@
 Four stages over one endless corpus. The first learns the household's language: every text of an episode counts. The
 second turns to decisions: a turn's first words, which choose what to do, weigh several times as much. The third goes
 on at small learning rates: with Muon, what is rare (noticing the object, taking it, going on after a slip) is learned
-at small rates only. Until here the demonstrator is the expert. The fourth imitates one with habits: about half of its
-episodes fail by a characteristic mistake. What is published is so a policy that is able to solve the tasks and often
+at small rates only. Until here the demonstrator is the expert. The fourth imitates one with habits: three of
+five of its episodes fail by a characteristic mistake. What is published is so a policy that is able to solve the tasks and often
 does not, which leaves to reinforcement learning what it is for.
 """
 
@@ -19,15 +19,15 @@ from roleagent.pretraining.train import PretrainSettings, Stage
 #: Failure type -> probability of the mistake at its first occasion in an episode.
 HABITS: Mapping[str, float] = {
     "repeated exploration": 0.06,
-    "unopened receptacle": 0.4,
+    "unopened receptacle": 0.5,
     "wrong object": 0.06,
-    "missing treatment": 0.3,
-    "wrong treatment": 0.35,
-    "premature placement": 0.15,
+    "missing treatment": 0.35,
+    "wrong treatment": 0.4,
+    "premature placement": 0.2,
     "wrong receptacle": 0.12,
-    "closed target": 0.5,
-    "lamp not used": 0.5,
-    "second object forgotten": 0.5,
+    "closed target": 0.55,
+    "lamp not used": 0.55,
+    "second object forgotten": 0.55,
     "invalid action": 0.08,
 }
 
