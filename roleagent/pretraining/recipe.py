@@ -3,9 +3,9 @@
 Four stages over one endless corpus. The first learns the household's language: every text of an episode counts. The
 second turns to decisions: a turn's first words, which choose what to do, weigh several times as much. The third goes
 on at small learning rates: with Muon, what is rare (noticing the object, taking it, going on after a slip) is learned
-at small rates only. Until here the demonstrator is the expert. The fourth imitates one with habits: three of
-five of its episodes fail by a characteristic mistake. What is published is so a policy that is able to solve the tasks and often
-does not, which leaves to reinforcement learning what it is for.
+at small rates only. Until here the demonstrator is the expert. The fourth imitates one with habits: three of five
+of its episodes fail by a characteristic mistake. So what is published is able to solve the tasks and often does not,
+which leaves to reinforcement learning what it is for.
 """
 
 from __future__ import annotations
