@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from roleagent.config import load_config
+from roleagent.config import TrainConfig, load_config
 from roleagent.loop import runs
 from roleagent.loop.publishing import Timing, record_timing
 from roleagent.loop.worker import Worker
@@ -19,9 +19,13 @@ def committed_run(
     walls: Sequence[Timing | None] = (),
     failures: Sequence[dict[str, int]] = (),
     run_id: str = "a-run",
+    config: TrainConfig | None = None,
 ) -> Worker:
-    """Make a run of the preset `smoke`, seed 3, with these metrics and timings committed, one an iteration."""
-    worker = runs.open_run(load_config("smoke", ["seed=3"]), run_id).worker()
+    """Make a run with these metrics and timings committed, one an iteration: of the preset `smoke`, seed 3, or another.
+
+    What is checked before a run begins is checked here too.
+    """
+    worker = runs.open_run(config or load_config("smoke", ["seed=3"]), run_id).worker()
     for n, row in enumerate(metrics):
         record: dict[str, Any] = {
             "metrics": {"iteration": float(n), "memory/peak_mb": 100.0 + n, **row},

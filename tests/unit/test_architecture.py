@@ -96,6 +96,12 @@ def test_learning_and_environments_do_not_know_each_other() -> None:
     assert offenders(PACKAGE / "environments", ("roleagent.policy", "roleagent.learning", "roleagent.rollout")) == []
 
 
+def test_a_run_does_not_know_that_it_belongs_to_an_ablation() -> None:
+    above = ("roleagent/ablation/", "roleagent/console/", "roleagent/cli.py")
+    assert offenders(PACKAGE, ("roleagent.ablation",), above) == []
+    assert offenders(PACKAGE / "ablation", ("torch", "transformers")) == []
+
+
 def test_types_and_config_are_at_the_bottom() -> None:
     rooms = tuple(
         f"roleagent.{path.name}"

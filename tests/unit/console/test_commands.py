@@ -17,7 +17,7 @@ from roleagent.config import TrainConfig, load_config
 from roleagent.console.show import print_json
 from roleagent.errors import ConfigError, RoleAgentError
 
-COMMANDS = ("train", "resume", "evaluate", "play", "doctor", "pretrain", "runs", "bank", "config")
+COMMANDS = ("train", "resume", "ablate", "evaluate", "play", "doctor", "pretrain", "runs", "bank", "config")
 
 
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -50,6 +50,10 @@ def test_a_group_without_command_shows_its_help(group: list[str], capsys: pytest
         (["train", "--set", "seed"], "override 'seed' must look like section.key=value"),
         (["train", "--seed", "-1"], "--set: seed: input should be greater than or equal to 0"),
         (["config", "show", "--set", "a=1"], "--set: a: unknown key"),
+        (["ablate", "--variants", "ful"], "no variant 'ful'; did you mean 'full'?"),
+        (["ablate", "--seeds", "0"], "--seeds 0: must be from 1"),
+        (["ablate", "--parallel", "-1", "--dry-run"], "--parallel -1 --threads 0: both must be at least 1"),
+        (["ablate", "--variants", "full,x:seed=1"], "variant 'x' may not change seed"),
         (["play", "no-such-task"], "household has no task 'no-such-task'; its ids look like household-"),
         *(
             (arguments, "no run was made yet under")
