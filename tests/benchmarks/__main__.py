@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[2]
 BENCHMARKS = (
     "startup",
     "household_speed",
+    "alfworld_speed",
     "agent_in_world_cost",
     "decode_speed",
     "rollout_overhead",

@@ -47,7 +47,7 @@ def plan(seen: int, train: int, plays: int, old: int, household: int, steps: int
 @cache
 def ids(split: str) -> list[str]:
     """Return the ids of a split."""
-    return load(split)
+    return load(split, ())
 
 
 def spread(values: list[str], count: int) -> list[str]:

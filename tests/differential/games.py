@@ -69,14 +69,14 @@ _records: dict[tuple[str, str], dict[str, Any]] = {}
 
 
 def load(split: str, wanted: Collection[str] | None = None) -> list[str]:
-    """Read the records of a split, or only those that are wanted, and return their ids in the file's order."""
+    """Read the records of a split, or only those that are wanted; return the ids of all, in the file's order."""
     found = []
     with lzma.open(DATA / f"games_{split}.jsonl.xz", "rt", encoding="utf-8") as lines:
         for line in lines:
             game = line.split('"', 4)[3]  # the id comes first; most records are not parsed
+            found.append(game)
             if wanted is None or game in wanted:
                 _records[split, game] = json.loads(line)
-                found.append(game)
     return found
 
 
