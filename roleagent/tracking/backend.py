@@ -87,8 +87,9 @@ def connect(backend: Backend) -> MlflowClient:
 
     for name in ("mlflow", "alembic"):
         logging.getLogger(name).setLevel(logging.WARNING)
+    there = backend.uri.startswith(PREFIX) and Path(backend.uri.removeprefix(PREFIX)).is_file()
     mend = "; if it was left incomplete, move the file away: resumed runs fill a new one from their commits"
-    with guard(f"open {backend.shown}", mend if backend.uri.startswith(PREFIX) else ""):
+    with guard(f"open {backend.shown}", mend if there else ""):
         prepare_database(backend.uri)
         return MlflowClient(tracking_uri=backend.uri, registry_uri=backend.uri)
 
@@ -103,7 +104,7 @@ def guard(action: str, mend: str = "") -> Iterator[None]:
     try:
         yield
     except (MlflowException, requests.RequestException, SQLAlchemyError, OSError) as error:
-        reason = " ".join(redact(str(error)).split())[:300]
+        reason = " ".join(redact(str(error)).partition("[SQL:")[0].split())[:300]
         raise TrackingError(f"MLflow could not {action}: {reason}{mend}") from error
 
 

@@ -310,3 +310,11 @@ def test_an_incomplete_database_is_told_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(TrackingError, match=r"could not open .*mlflow.db.*move the file away") as caught:
         tracker(f"sqlite:///{path}", tmp_path)
     assert "\n" not in str(caught.value)
+    assert "SQL:" not in str(caught.value)
+
+
+def test_a_database_that_cannot_be_made_is_told_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(TrackingError, match=r"could not open .*File exists: .*file") as caught:
+        tracker(f"sqlite:///{tmp_path}/file/mlflow.db", tmp_path)
+    assert "move the file away" not in str(caught.value)
