@@ -45,7 +45,7 @@ def up(
         return
     if ended:
         _stop(stack)
-        _fail(f"{ended} has ended (see {stack.folder / f'{ended}.log'}); the others were stopped")
+        _fail(f"{ended} has ended (see {stack.folder / f'{ended}.log'}); the others were stopped. Start them again with `make up`")
 
 
 @app.command()
