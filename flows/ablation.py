@@ -24,7 +24,7 @@ from prefect.cache_policies import NO_CACHE
 from prefect.futures import as_completed
 from prefect.task_runners import ThreadPoolTaskRunner
 
-from flows.member import MemberLost, Members
+from flows.member import MemberFailed, Members, MemberStopped
 from roleagent.ablation.events import ablation_listener
 from roleagent.ablation.machine import Slots, describe, gpus, share
 from roleagent.ablation.plan import Member, Plan, Request, alone, check_plan, make_plan, read_sittings, write_plan
@@ -49,8 +49,8 @@ def train_run(members: Members, record: AblationRecord, member: Member) -> None:
     record.begin(member)
     try:
         members.run(member)
-    except MemberLost:
-        record.lost(member)
+    except MemberFailed as error:  # its process may have had no time to say so, or no chance
+        record.close(member, "KILLED" if isinstance(error, MemberStopped) else "FAILED")
         raise
 
 

@@ -34,6 +34,10 @@ class MemberFailed(RoleAgentError):
     transient = False
 
 
+class MemberStopped(MemberFailed):
+    """A run was ended because the ablation was."""
+
+
 class MemberLost(MemberFailed):
     """A run's process was killed from outside. It goes on from its last commit when it is started again."""
 
@@ -62,7 +66,7 @@ class Members:
                 if self._stopping:
                     os.close(receiver)
                     os.close(sender)
-                    raise MemberFailed("the ablation was stopped")
+                    raise MemberStopped("the ablation was stopped")
                 place = next(n for n in range(len(self._running) + 1) if n not in self._running)
                 process = subprocess.Popen(
                     [sys.executable, "-m", "flows.member", str(self._plan.folder), member.run_id, str(sender)],
@@ -112,7 +116,7 @@ class Members:
 
     def _failure(self, status: int, log: Path) -> MemberFailed:
         if self._stopping:
-            return MemberFailed("the ablation was stopped")
+            return MemberStopped("the ablation was stopped")
         if status < 0:
             return MemberLost(f"its process was ended by {_signal(-status)}")
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines() or [f"it ended with status {status}"]

@@ -13,7 +13,7 @@ from pathlib import Path
 from roleagent.ablation.plan import Member, Plan
 from roleagent.ablation.results import Results
 from roleagent.loop.home import home
-from roleagent.tracking.tracker import Tracker
+from roleagent.tracking.tracker import RunStatus, Tracker
 
 
 class AblationRecord:
@@ -46,11 +46,11 @@ class AblationRecord:
         with self._lock:
             self._start(member)
 
-    def lost(self, member: Member) -> None:
-        """Note that a run's process ended without a word."""
+    def close(self, member: Member, status: RunStatus) -> None:
+        """Note how a run ended that did not finish."""
         with self._lock:
             self._start(member)
-            self._child.end("FAILED")
+            self._child.end(status)
 
     def finish(self, results: Results, folder: Path) -> None:
         """Write the numbers of the table to parent and children, the report to the parent, and end it."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import stat
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -168,6 +170,7 @@ def ablate_by_hand() -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)  # a busy machine takes its time
 def test_a_failed_run_is_reported_and_stops_nothing(tmp_path: Path) -> None:
     home = tmp_path / "home"
     results, artifacts = processes.run(ablate_by_hand, environment={"ROLEAGENT_HOME": str(home)}).result()
@@ -186,6 +189,13 @@ def test_a_failed_run_is_reported_and_stops_nothing(tmp_path: Path) -> None:
     assert json.loads(artifacts["table-by-hand"]["data"])[1]["difference"] == "-0.25"
     assert str(artifacts["figure-by-hand"]["data"]).startswith("data:image/png;base64,")
     assert "by-hand-broken-s0: failed: out of luck" in str(artifacts["report-by-hand"]["data"])
+    with closing(sqlite3.connect(f"file:{home / 'mlflow.db'}?mode=ro", uri=True)) as database:
+        ends = dict(database.execute("SELECT name, status FROM runs"))
+        read_off = "SELECT count(*) FROM metrics WHERE key = 'ablation/heldout_equal_seconds' GROUP BY run_uuid"
+        points = [count for (count,) in database.execute(read_off)]
+    assert ends.pop("by-hand") == ends.pop("broken seed 0") == ends.pop("broken seed 1") == "FAILED"
+    assert ends == dict.fromkeys(("full seed 0", "full seed 1", "grpo seed 0", "grpo seed 1"), "FINISHED")
+    assert points == [1, 1, 1, 1]  # a second time writes nothing twice
     kept = {path.name for path in (home / "mlflow-artifacts").rglob("report/**/*") if path.is_file()}
     assert kept == {"report.md", "results.json", "table.csv", "curves.png"}
 
