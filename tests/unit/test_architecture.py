@@ -27,6 +27,8 @@ HEAVY = (
     "pandas",
     "pyarrow",
     "matplotlib",
+    "alfworld",
+    "textworld",
 )
 
 
