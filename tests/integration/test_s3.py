@@ -14,7 +14,10 @@ from pathlib import Path
 import pytest
 
 from infra.embedded.s3 import EmbeddedS3, EmbeddedS3Error
+from roleagent import cli
+from roleagent.config import load_config
 from roleagent.errors import StorageError
+from roleagent.loop.worker import drop_workers
 from roleagent.storage import (
     IterationWriter,
     MissingObjectError,
@@ -27,6 +30,7 @@ from roleagent.storage import (
 )
 from roleagent.storage.manifest import iteration_key
 from roleagent.storage.s3_store import S3Store
+from tests.support.committed import committed_run
 
 pytestmark = pytest.mark.slow
 BUCKET = "roleagent-tests"
@@ -212,6 +216,39 @@ def test_lost_server_and_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         with pytest.raises(EmbeddedS3Error, match="no S3 server"):
             EmbeddedS3.attach(folder)
     finally:
+        server.stop(timeout=3)
+
+
+def test_commands_on_a_run_whose_server_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ROLEAGENT_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(S3Store.__init__, "__kwdefaults__", {**S3Store.__init__.__kwdefaults__, "attempts": 1})
+    server = EmbeddedS3()
+    try:
+        endpoint = server.start(tmp_path / "s3")
+        for name, value in server.environment().items():
+            monkeypatch.setenv(name, value)
+        S3Store(BUCKET, endpoint_url=endpoint).ensure_bucket()
+        place = [f"storage.uri=s3://{BUCKET}/lost", f"storage.endpoint_url={endpoint}"]
+        committed_run([{}], config=load_config("smoke", place))
+        server.kill()
+        for command in (["resume", "a-run"], ["runs", "show"], ["evaluate", "--tasks", "2"], ["bank", "stats"]):
+            drop_workers()
+            with pytest.raises(
+                StorageError, match=rf"cannot read s3://{BUCKET}/lost/.* at {endpoint}: no answer"
+            ) as told:
+                cli.run(command)
+            assert "is the server running" in str(told.value)
+            assert "\n" not in str(told.value)
+        assert cli.run(["runs"]) == 0
+        assert "unreadable" in capsys.readouterr().out
+
+        server.start(tmp_path / "s3")
+        assert cli.run(["runs", "show"]) == 0
+        assert "a-run" in capsys.readouterr().out
+    finally:
+        drop_workers()
         server.stop(timeout=3)
 
 
