@@ -4,6 +4,8 @@
 class RoleAgentError(Exception):
     """Base of every error that a user can mend. The CLI prints it as one line and exits with status 2."""
 
+    transient = False  #: whether doing the same again, a little later, may help
+
 
 class ConfigError(RoleAgentError):
     """A configuration value is missing, unknown or out of bounds."""

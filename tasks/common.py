@@ -38,7 +38,7 @@ def may_help(_task: Task[..., Any], _run: TaskRun, state: State[Any]) -> bool:
     try:
         state.result(raise_on_failure=True)
     except RoleAgentError as error:
-        return getattr(error, "transient", False)
+        return error.transient
     except Exception:
         return True
     return False

@@ -42,6 +42,12 @@ class MissingStoreError(StorageError):
     """The folder or the bucket itself is not there."""
 
 
+class UnreachableStoreError(StorageError):
+    """The store's server does not answer, or is overloaded."""
+
+    transient = True
+
+
 class ObjectExistsError(CommitConflict):
     """A write with `if_absent` found an object under its key."""
 

@@ -31,6 +31,7 @@ from roleagent.storage.object_store import (
     MissingStoreError,
     ObjectExistsError,
     StoredObject,
+    UnreachableStoreError,
     check_key,
     check_prefix,
 )
@@ -40,6 +41,7 @@ _PART = 16 * 1024 * 1024
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _MISSING = {"404", "NoSuchKey", "NotFound"}
 _TAKEN = {"409", "412", "ConditionalRequestConflict", "PreconditionFailed"}
+_BUSY = {"500", "503", "InternalError", "RequestTimeout", "ServiceUnavailable", "SlowDown"}
 _REFUSED = {"401", "403", "AccessDenied", "ExpiredToken", "InvalidAccessKeyId", "InvalidToken", "SignatureDoesNotMatch"}
 _CREDENTIALS = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile"
 
@@ -238,9 +240,10 @@ class S3Store:
                 return MissingObjectError(f"{what}: there is no such object")
             if code in _REFUSED:
                 return StorageError(f"{what}: the credentials were refused ({code}): {_CREDENTIALS}")
-            return StorageError(f"{what}: the service answered {code}; try again, or look at its log")
+            kind = UnreachableStoreError if code in _BUSY else StorageError
+            return kind(f"{what}: the service answered {code}; try again, or look at its log")
         if isinstance(cause, BotoCoreError):
-            return StorageError(
+            return UnreachableStoreError(
                 f"{what}: no answer ({type(cause).__name__}): is the server running, and is storage.endpoint_url right?"
             )
         return StorageError(f"{what}: {_one_line(cause)}")

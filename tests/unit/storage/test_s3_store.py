@@ -105,6 +105,7 @@ def test_a_silent_server_is_given_up(silent_server: str, aws: None, tmp_path: Pa
     for call in calls:
         with pytest.raises(StorageError, match="is the server running") as caught:
             call()
+        assert caught.value.transient
         assert "\n" not in str(caught.value)
         assert SECRET not in str(caught.value)
     assert time.monotonic() - start < 40
@@ -128,6 +129,7 @@ def test_service_errors(s3_store: S3Store, monkeypatch: pytest.MonkeyPatch, code
     monkeypatch.setattr(s3_store._client, "_make_api_call", refuse)
     with pytest.raises(StorageError, match=words) as caught:
         s3_store.put("x", b"x")
+    assert caught.value.transient == (code == "SlowDown")
     assert SECRET not in str(caught.value)
     assert "\n" not in str(caught.value)
     assert s3_store.bucket in str(caught.value)
