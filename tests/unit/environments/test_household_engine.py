@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -168,6 +169,37 @@ def test_listing() -> None:
         "a a 1, and a b 1",
         "a a 1, a b 1, and a c 2",
     ]
+
+
+def test_look_shows_what_was_moved_between_neighbours() -> None:
+    game = kitchen()
+    together = tuple(replace(place, location=4) if place.name == "cabinet 1" else place for place in game.receptacles)
+    game = replace(game, receptacles=together)
+    facing = "You are facing the cabinet 1, and shelf 1. Next to it, you see"
+    state, texts = say(
+        game,
+        game.start,
+        "go to shelf 1",
+        "open cabinet 1",
+        "take mug 2 from shelf 1",
+        "look",
+        "move mug 2 to cabinet 1",
+    )
+    assert texts[3] == f"{facing} nothing."
+    assert say(game, state, "look")[1] == [f"{facing} a mug 2."]
+    state, texts = say(game, state, "take mug 2 from cabinet 1", "look", "move mug 2 to shelf 1", "look")
+    assert [texts[1], texts[3]] == [f"{facing} nothing.", f"{facing} a mug 2."], "now it is the cabinet that it left"
+    state, _ = say(game, state, "take mug 2 from shelf 1", "move mug 2 to shelf 1")
+    assert say(game, state, "look")[1] == [f"{facing} a mug 2."]
+    away, _ = say(game, state, "go to fridge 1")
+    assert say(game, away, "look")[1] == ["You are facing the fridge 1. Next to it, you see nothing."]
+
+
+def test_what_started_cold_but_cannot_be_cooled_does_not_win() -> None:
+    game = kitchen(Goal("cool", "Statue", "Shelf", state=COOL))
+    cold = game.start._replace(flags=(0, 0, 0, 0, 0, COOL))
+    assert thing_text(game, cold, 5) == "This is a cold statue 1."
+    assert not is_won(game, cold)
 
 
 def test_slicing_needs_a_knife_in_hand_and_the_object_here() -> None:
