@@ -27,6 +27,8 @@ BENCHMARKS = (
     "decode_speed",
     "rollout_overhead",
     "update_speed",
+    "trl_update",
+    "text_matching",
     "iteration_cost",
     "run_cost",
 )
