@@ -25,6 +25,7 @@ from roleagent.rollout.context import first_user_text
 from roleagent.seeding import derive, generator
 
 DECISION_TOKENS = 3  # "find mug in" or "find mug 1": whether the object was seen shows in the third
+SHORTEST = 5  # steps of a failed episode that is stopped early
 TASK_SPACE = 10_000_000  # pretraining homes of one level
 
 
@@ -88,7 +89,10 @@ def demonstration(settings: CorpusSettings, seed: int, index: int, *, failed: bo
         draw = derive(seed, "demonstration", index, attempt)
         task = task_id(settings.level, "pretrain", draw % TASK_SPACE)
         slips = 0.0 if failed else settings.slips
-        demo = demonstrate(task, draw, habits, settings.max_steps, slips)
+        steps = settings.max_steps
+        if failed and attempt % 2:  # an episode may be stopped early, by another limit or by an error
+            steps = min(steps, SHORTEST + draw // TASK_SPACE % max(1, steps - SHORTEST))
+        demo = demonstrate(task, draw, habits, steps, slips)
         if not failed or demo.label is not None:
             return demo
     raise ValueError("the habits produce no failures to diagnose")

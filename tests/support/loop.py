@@ -78,13 +78,13 @@ def train(config: TrainConfig, run_id: str = RUN_ID, before: Before = lambda n, 
 
 
 def small_config(*overrides: str) -> TrainConfig:
-    """The preset `smoke`, a little smaller: 3 iterations of 2 tasks x 4 episodes of at most 8 steps, everything on."""
+    """The preset `smoke`, a little smaller: 3 iterations of 2 tasks x 4 episodes of at most 20 steps, everything on."""
     return load_config(
         "smoke",
         [
             f"policy.model={POLICY}",
             "iterations=3",
-            "environment.max_steps=8",
+            "environment.max_steps=20",
             "evaluation.every=2",
             "evaluation.tasks=4",
             "evaluation.final_tasks=4",
