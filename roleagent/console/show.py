@@ -65,7 +65,8 @@ def runs_table() -> RenderableType:
             if time.monotonic() - began > _PATIENCE_SECONDS:
                 unreachable[handle.store_uri] = str(error)
             table.add_row(escape(handle.run_id), "[red]unreadable[/]")
-            told = str(error) if handle.run_id in str(error) else f"{handle.run_id}: {error}"
+            named = str(error).startswith(f"run {handle.run_id} ")
+            told = str(error) if named else f"{handle.run_id}: {error}"
             problem = printable(told)
             problems.append(Text(problem, style="red", no_wrap=True, overflow="ignore"))
             continue
