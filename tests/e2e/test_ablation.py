@@ -41,13 +41,15 @@ def kill_in_the_middle(home: Path) -> str:
             stderr=file,
             start_new_session=True,
         )
-    deadline = time.monotonic() + 900
-    while not re.search(r"2/4[\s\S]*seed 1  0/1  held-out", log.read_text(encoding="utf-8")):
-        assert process.poll() is None, log.read_text(encoding="utf-8")
-        assert time.monotonic() < deadline, log.read_text(encoding="utf-8")
-        time.sleep(0.1)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    try:
+        deadline = time.monotonic() + 900
+        while not re.search(r"2/4[\s\S]*seed 1  0/1  held-out", log.read_text(encoding="utf-8")):
+            assert process.poll() is None, log.read_text(encoding="utf-8")
+            assert time.monotonic() < deadline, log.read_text(encoding="utf-8")
+            time.sleep(0.1)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
     return log.read_text(encoding="utf-8")
 
 
