@@ -89,6 +89,8 @@ def small_config(*overrides: str) -> TrainConfig:
             "evaluation.tasks=4",
             "evaluation.final_tasks=4",
             "storage.keep_checkpoints=1",
+            "agent_in_world.mixture=0.9",
+            "agent_in_world.max_probability=0.5",
             "tracking.traces=1",
             "tracking.traces_every=1",
             *overrides,
