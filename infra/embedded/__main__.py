@@ -45,7 +45,8 @@ def up(
         return
     if ended:
         _stop(stack)
-        _fail(f"{ended} has ended (see {stack.folder / f'{ended}.log'}); the others were stopped. Start them again with `make up`")
+        log = stack.folder / f"{ended}.log"
+        _fail(f"{ended} has ended (see {log}); the others were stopped. Start them again with `make up`")
 
 
 @app.command()

@@ -169,6 +169,10 @@ class LearnerConfig(_Frozen):
     micro_batch_tokens: int = Field(16384, ge=64)
     """Tokens, padding included, in one forward pass; gradients are accumulated over them."""
 
+    def learning_rate_factor(self, done: float) -> float:
+        """Factor on the learning rates when a share `done` in [0, 1] of the iterations lies behind."""
+        return 1.0 + (self.learning_rate_end - 1.0) * done
+
 
 class AgentInWorldConfig(_Frozen):
     """Agent-In-World: the same model diagnoses failures, and they reshape which tasks are played."""
@@ -280,9 +284,8 @@ class TrainConfig(_Frozen):
         return self.learner.model_copy(update={"length_constant": length})
 
     def learning_rate_factor(self, iteration: int) -> float:
-        """Factor on the learning rates in iteration 1..`iterations`: a line from 1 to `learner.learning_rate_end`."""
-        done = min(1.0, (iteration - 1) / max(1, self.iterations - 1))
-        return 1.0 + (self.learner.learning_rate_end - 1.0) * done
+        """Factor on the learning rates in iteration 1..`iterations`."""
+        return self.learner.learning_rate_factor(min(1.0, (iteration - 1) / max(1, self.iterations - 1)))
 
     @property
     def horizon(self) -> int:

@@ -111,13 +111,11 @@ def play(
                 critical = len(steps) + 1
         slip = False
         if script is None and accidents is not None:
-            again = mistaken is not None and text == NOTHING_HAPPENS
-            slip = accidents.uniform() < (REPEATED_SLIPS if again else slips)
-            if slip:
-                mistaken = mistaken if again else _slip(game, expert, move, accidents)
+            refused = mistaken if text == NOTHING_HAPPENS else None
+            slip = accidents.uniform() < (REPEATED_SLIPS if refused else slips)
+            mistaken = (refused or _slip(game, expert, move, accidents)) if slip else None
+            if mistaken:
                 reasoning, action = mistaken
-            else:
-                mistaken = None
         state, answer, valid = apply(game, state, action)
         prediction = expectation(expert, action, answer)
         expert.observe(action, answer)

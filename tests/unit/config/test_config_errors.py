@@ -82,7 +82,7 @@ def test_every_bound(key: str, outside: object, inside: object) -> None:
         ("name=Big Name", "name: string should match pattern"),
         ("rollout=3", "rollout: input should be a valid dictionary"),
         ("evaluation.tasks=9", "evaluation.tasks is larger than evaluation.final_tasks"),
-        ("rollout.max_turn_tokens=1024", "rollout.max_turn_tokens must be smaller than policy.max_context"),
+        ("rollout.max_turn_tokens=1536", "rollout.max_turn_tokens must be smaller than policy.max_context"),
         ("seed", "override 'seed' must look like section.key=value"),
         ("=3", "override '=3' must look like section.key=value"),
         ("a..b=3", "override 'a..b=3' must look like section.key=value"),
