@@ -87,14 +87,14 @@ def test_the_stock_engine_answers_so_today(live: list[Path]) -> None:
     result = compare([json.loads(file.read_text(encoding="utf-8")) for file in live])
     assert result["differences"] == []
     assert result["covered"]["won"] >= len(LIVE)
-    assert result["covered"]["answers"] > 30
+    assert result["covered"]["answers"] > 25
 
 
 def test_recording_quickly_changes_no_answer(live: list[Path], tmp_path: Path) -> None:
     code = (
         "import sys\nfrom pathlib import Path\nfrom tests.differential.recording import record\n"
         "from tests.differential.stock import quicken\nfrom tests.integration.test_alfworld_stock import LIVE\n"
-        "quicken()\nfor unit in LIVE:\n    record(unit, Path(sys.argv[1]))\n"
+        "folder = Path(sys.argv[1])\nquicken()\nfor unit in LIVE:\n    record(unit, folder)\n"
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, check=True)  # it holds for a whole process
     assert [(tmp_path / file.name).read_bytes() for file in live] == [file.read_bytes() for file in live]
