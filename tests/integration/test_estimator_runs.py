@@ -15,7 +15,7 @@ from tests.support.faults import KillAt
 from tests.support.loop import RUN_ID, small_config, train
 from tests.support.results import committed, comparable, store_of
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # a busy machine takes its time
 
 TINY = ("iterations=2", "evaluation.every=0", "evaluation.tasks=1", "evaluation.final_tasks=1", "tracking.traces=0")
 
