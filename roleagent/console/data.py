@@ -33,7 +33,7 @@ def fetch_games(console: Console, dataset: str, url: str, sha256: str) -> None:
     from roleagent.environments.alfworld.fetching import fetch
 
     def archive(address: str, digest: str, size: int) -> None:
-        console.print(f"{escape(address)}: {size / 1e6:.1f} MB, SHA-256 {digest}")
+        console.print(f"{escape(address)}: {size / 1e6:.1f} MB, SHA-256 {digest}", soft_wrap=True)
 
     console.print(added_table(fetch(url, sha256, archive, _progress(console)).added))
 

@@ -21,6 +21,7 @@ from roleagent.errors import RoleAgentError
 from roleagent.loop.home import home
 
 DONE, UNEXPECTED, MENDABLE, INTERRUPTED, TERMINATED, PIPE_CLOSED = 0, 1, 2, 130, 143, 141
+GRACE_SECONDS = 20  #: after an interruption: what has not ended by then is ended
 _LOG_BYTES = 2_000_000
 _QUIET = {"HF_HUB_DISABLE_PROGRESS_BARS": "1", "TOKENIZERS_PARALLELISM": "false", "TQDM_DISABLE": "1"}
 
@@ -80,6 +81,8 @@ def guard(action: Callable[[], int]) -> int:
     130: interrupted by Ctrl-C. 143: by SIGTERM. 141: the reader of standard output has gone, as `head -1` does.
     """
     signal.signal(signal.SIGTERM, _terminate)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where a shell ignores it in the background
+        signal.signal(signal.SIGINT, _interrupt)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that knows no UTF-8 shows `?`
@@ -101,11 +104,34 @@ def guard(action: Callable[[], int]) -> int:
     except Exception as error:
         logging.getLogger("roleagent").error("unexpected error", exc_info=error)
         return tell(f"unexpected {type(error).__name__}: {error} (the traceback is in {log_path()})", UNEXPECTED)
+    finally:
+        signal.alarm(0)
     return status
 
 
 def _terminate(_number: int, _frame: FrameType | None) -> NoReturn:
+    _must_end("terminated", TERMINATED)
     raise Terminated("terminated")
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
+    _must_end("interrupted", INTERRUPTED)
+    raise KeyboardInterrupt
+
+
+def _must_end(what: str, status: int) -> None:
+    """End the process after `GRACE_SECONDS`, come what may.
+
+    An exception that a signal raises inside an import leaves Python's import lock taken, and what waits for another
+    thread then waits for ever. What is committed is safe, as after `kill -9`.
+    """
+
+    def give_up(_number: int, _frame: FrameType | None) -> NoReturn:
+        os.write(2, f"{what}; it did not end by itself; go on with: roleagent resume latest\n".encode())
+        os._exit(status)
+
+    signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(GRACE_SECONDS)
 
 
 def end(status: int) -> NoReturn:

@@ -21,12 +21,14 @@ from roleagent.errors import ConfigError, StorageError
 @pytest.fixture(autouse=True)
 def logging_as_before() -> Iterator[None]:
     root = logging.getLogger()
-    handlers, level, term = list(root.handlers), root.level, signal.getsignal(signal.SIGTERM)
+    handlers, level = list(root.handlers), root.level
+    handled = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     yield
     root.handlers[:] = handlers
     root.setLevel(level)
     logging.captureWarnings(False)
-    signal.signal(signal.SIGTERM, term)
+    for number, handler in handled.items():
+        signal.signal(number, handler)
 
 
 def raising(error: BaseException) -> Callable[[], int]:
@@ -141,6 +143,25 @@ def test_sigterm_ends_a_command_as_ctrl_c_does() -> None:
     )
     done = python(code)
     assert (done.returncode, done.stdout, done.stderr) == (143, "", "terminated\n")
+
+
+@pytest.mark.parametrize(("number", "status", "word"), [("SIGTERM", 143, "terminated"), ("SIGINT", 130, "interrupted")])
+def test_what_cannot_end_by_itself_is_ended(number: str, status: int, word: str) -> None:
+    """The exception is raised inside an import, whose lock stays taken; the main thread then waits for another one."""
+    code = (
+        "import _imp, os, signal, threading; from roleagent.console import guard\n"
+        "guard.GRACE_SECONDS = 1\n"
+        "def action():\n"
+        " try:\n  _imp.acquire_lock()\n"
+        f"  os.kill(os.getpid(), signal.{number})\n"
+        " except KeyboardInterrupt:\n"
+        "  other = threading.Thread(target=__import__, args=('wave',), daemon=True)\n"
+        "  other.start()\n  other.join()\n"
+        "guard.end(guard.guard(action))"
+    )
+    done = python(code)
+    assert (done.returncode, done.stdout) == (status, "")
+    assert done.stderr == f"{word}; it did not end by itself; go on with: roleagent resume latest\n"
 
 
 def test_an_interrupted_command_does_not_wait_for_its_threads() -> None:
