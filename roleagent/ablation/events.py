@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
+
+from roleagent.listening import Seat
 
 if TYPE_CHECKING:
     from roleagent.ablation.machine import Slots
@@ -38,20 +39,6 @@ class _Silent:
     def member_ended(self, member: Member, reason: str) -> None: ...
 
 
-_listener: AblationListener = _Silent()
-
-
-def ablation_listener() -> AblationListener:
-    """Return the process's listener."""
-    return _listener
-
-
-@contextmanager
-def listening_to_ablation(to: AblationListener) -> Iterator[None]:
-    """Install a listener for the time of a block."""
-    global _listener
-    before, _listener = _listener, to
-    try:
-        yield
-    finally:
-        _listener = before
+_seat: Seat[AblationListener] = Seat(_Silent())
+ablation_listener = _seat.current
+listening_to_ablation = _seat.taken

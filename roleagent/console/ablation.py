@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group
@@ -15,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from roleagent.ablation.report import duration, p_text, points, rate
+from roleagent.console.live import LiveDisplay
 from roleagent.console.progress import clock
 from roleagent.console.run_panel import facts, short_path
 from roleagent.console.screen import escape
@@ -40,31 +39,15 @@ class _Run:
     success: float | None = None
 
 
-class AblationDisplay:
+class AblationDisplay(LiveDisplay):
     """A listener of an ablation that draws on a console: a live line a run, or a line an event off a terminal."""
 
     def __init__(self, console: Console) -> None:
-        from rich.live import Live
-
-        self._console = console
-        self._lock = threading.Lock()
-        self._live = Live(self, console=console, transient=True, refresh_per_second=4) if console.is_terminal else None
-        self._began = time.monotonic()
+        super().__init__(console)
         self._total = self._done = self._kept = self._failed = 0
         self._iterations: dict[str, int] = {}
         self._runs: dict[str, _Run] = {}
         self.ablation_id = ""  #: of the ablation that is shown; empty before it has begun
-
-    def __enter__(self) -> AblationDisplay:
-        if self._live:
-            self._live.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._live:
-            self._live.stop()
 
     def ablation_started(self, plan: Plan, slots: Slots, finished: int) -> None:
         """Say what is going to be run."""

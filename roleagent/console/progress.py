@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import threading
 import time
 from collections.abc import Mapping
-from types import TracebackType
 from typing import TYPE_CHECKING
+
+from roleagent.console.live import LiveDisplay
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -25,7 +25,7 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
-class ProgressDisplay:
+class ProgressDisplay(LiveDisplay):
     """A listener of the loop that draws on a console. Use it as a context manager.
 
     Events may come from several threads. A notice that differs from an earlier one in its numbers only is not shown
@@ -33,29 +33,13 @@ class ProgressDisplay:
     """
 
     def __init__(self, console: Console) -> None:
-        from rich.live import Live
-
-        self._console = console
-        self._lock = threading.Lock()
-        self._live = Live(self, console=console, transient=True, refresh_per_second=4) if console.is_terminal else None
-        self._began = time.monotonic()
+        super().__init__(console)
         self._moments: list[float] = []  # ends of iterations, after the moment at which the first began
         self._done = self._iterations = 0
         self._phase, self._share = "starting Prefect", 0.0
         self._metrics: dict[str, float] = {}  # the newest value of each
         self._told: set[str] = set()
         self.run_id = ""  #: of the run that is shown; empty before it has begun
-
-    def __enter__(self) -> ProgressDisplay:
-        if self._live:
-            self._live.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._live:
-            self._live.stop()
 
     def run_started(self, run_id: str, iterations: int, first: int) -> None:
         """Say which run it is and where it begins."""

@@ -6,9 +6,10 @@ events go nowhere: a worker on another machine shows its progress through its or
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Protocol
+
+from roleagent.listening import Seat
 
 
 class Listener(Protocol):
@@ -38,20 +39,6 @@ class _Silent:
     def notice(self, text: str) -> None: ...
 
 
-_listener: Listener = _Silent()
-
-
-def listener() -> Listener:
-    """Return the process's listener."""
-    return _listener
-
-
-@contextmanager
-def listening(to: Listener) -> Iterator[None]:
-    """Install a listener for the time of a block."""
-    global _listener
-    before, _listener = _listener, to
-    try:
-        yield
-    finally:
-        _listener = before
+_seat: Seat[Listener] = Seat(_Silent())
+listener = _seat.current
+listening = _seat.taken
