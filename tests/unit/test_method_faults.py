@@ -43,7 +43,7 @@ INDEX: dict[int, tuple[str, ...]] = {
     ),
     4: (  # a conversation that is tokenised again each turn
         "unit/test_method_faults.py::test_fault_4_ids_are_those_that_were_sampled",
-        "unit/rollout/test_rollout_loop.py::test_the_engine_holds_exactly_the_recorded_ids",
+        "unit/rollout/test_rollout_prompts.py::test_the_engine_holds_exactly_the_recorded_ids",
         "integration/test_rollouts.py::test_records_equal_a_full_forward",
     ),
     5: (  # environment tokens in the loss
@@ -59,7 +59,7 @@ INDEX: dict[int, tuple[str, ...]] = {
     ),
     8: ("unit/world_in_agent/test_matching.py::test_gestalt_has_no_autojunk",),  # difflib's autojunk
     9: (  # one stuck environment, or a service without a time-out, stops the run
-        "unit/rollout/test_rollout_loop.py::test_a_stuck_environment_ends_its_episode_and_not_the_run",
+        "unit/rollout/test_rollout_faults.py::test_a_stuck_environment_ends_its_episode_and_not_the_run",
         "unit/rollout/test_environment_pool.py::test_every_thread_stuck",
         "integration/test_faults.py::test_stuck_and_raising_environments_end_their_episodes_only",
         "integration/test_s3.py::test_lost_server_and_restart",
@@ -72,7 +72,7 @@ INDEX: dict[int, tuple[str, ...]] = {
     ),
     12: (  # control tokens in observations
         "unit/policy/test_tokens.py::test_control_text_from_an_environment_stays_text",
-        "unit/rollout/test_rollout_loop.py::test_control_tokens_in_an_observation_stay_text",
+        "unit/rollout/test_rollout_faults.py::test_control_tokens_in_an_observation_stay_text",
         "integration/test_faults.py::test_hostile_text_is_kept_and_shown_and_never_obeyed",
     ),
     13: ("unit/test_architecture.py::test_every_configuration_key_is_read",),  # keys that nothing reads

@@ -1,4 +1,4 @@
-"""Doubles for the rollout tests: a scripted engine, a corridor, and two tokenizers."""
+"""Doubles for the rollout tests: a scripted engine, a corridor, two tokenizers, and a way to play them."""
 
 from __future__ import annotations
 
@@ -7,14 +7,22 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
+import pytest
 import torch
 
 from roleagent.environments.base import Observation, Outcome
 from roleagent.policy.small import CHAT_TEMPLATE, build_small_tokenizer
 from roleagent.policy.tokens import PolicyTokenizer
 from roleagent.policy.turns import render_turn
-from roleagent.types import Split, Task
+from roleagent.rollout.loop import collect
+from roleagent.rollout.meter import RolloutMeter
+from roleagent.rollout.settings import RolloutSettings
+from roleagent.types import Split, Task, Trajectory
 
+SETTINGS = RolloutSettings(
+    horizon=1, max_steps=10, max_turn_tokens=120, max_context=2000, concurrency=4, instructions=False
+)
+Script = Callable[[str, int], str | Sequence[int]]
 TEXTS = [
     "Your task is to: reach room 3\nYou are in room 0.",
     render_turn("on we go", "go east", ["You are in room 1."]),
@@ -47,6 +55,9 @@ def split_tags() -> PolicyTokenizer:
             clean_up_tokenization_spaces=False,
         )
     )
+
+
+TOKENIZERS = [pytest.param(whole_tags, id="whole-tags"), pytest.param(split_tags, id="split-tags")]
 
 
 class ScriptedEngine:
@@ -185,3 +196,35 @@ def east(text: str, turn: int) -> str:
     """The script of an agent that walks east and predicts well."""
     room = int(text.rsplit("You are in room ", 1)[1].split(".")[0])
     return render_turn("on we go", "go east", [f"You are in room {room + 1}."])
+
+
+def play(
+    script: Script,
+    *,
+    factory: Callable[[], Corridor] = Corridor,
+    tasks: Sequence[tuple[Task, int]] = ((task(3), 0),),
+    settings: RolloutSettings = SETTINGS,
+    tokenizer: PolicyTokenizer | None = None,
+    engine: ScriptedEngine | None = None,
+    meter: RolloutMeter | None = None,
+) -> list[Trajectory]:
+    tokenizer = tokenizer or whole_tags()
+    engine = engine or ScriptedEngine(tokenizer, script)
+    played = collect(
+        engine,
+        tokenizer,
+        factory,
+        tasks,
+        settings,
+        iteration=2,
+        policy_version=7,
+        seed=1,
+        purpose="rollout",
+        meter=meter,
+    )
+    assert engine.opened == engine.closed, "every slot is given back"
+    return played
+
+
+def walk(action: str) -> Script:
+    return lambda text, turn: render_turn("", action, ["I see"])
