@@ -319,12 +319,13 @@ def pretrain(
     ),
     steps: Annotated[int | None, typer.Option(min=1, help="Optimizer steps; the recipe's by default.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of weights and corpus.")] = 0,
+    recipe: Annotated[str, typer.Option(help="quickstart (household) or alfworld.")] = "quickstart",
 ) -> None:
-    """Train the small quickstart policy from scratch on expert play, in both roles. Goes on if interrupted."""
+    """Train a small policy from scratch on expert play, in both roles. Goes on if interrupted."""
     from roleagent.console.pretrain import run_pretraining
     from roleagent.console.screen import make_console
 
-    run_pretraining(make_console(), output, steps=steps, seed=seed)
+    run_pretraining(make_console(), output, recipe=recipe, steps=steps, seed=seed)
 
 
 def _train(config: TrainConfig, run_id: str) -> None:

@@ -13,12 +13,17 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-def run_pretraining(console: Console, output: Path, *, steps: int | None, seed: int) -> None:
-    """Train the small policy, showing loss and time left; a log of the losses is kept beside the checkpoint."""
-    from roleagent.pretraining.recipe import quickstart
+def run_pretraining(console: Console, output: Path, *, recipe: str, steps: int | None, seed: int) -> None:
+    """Train a small policy by one of the recipes, showing loss and time left.
+
+    A log of the losses is kept beside the checkpoint.
+    """
+    from roleagent.pretraining.recipe import RECIPES
     from roleagent.pretraining.train import pretrain
 
-    settings = quickstart(seed)
+    if recipe not in RECIPES:
+        raise ConfigError(f"unknown recipe {recipe!r}: choose {' or '.join(RECIPES)}")
+    settings = RECIPES[recipe](seed)
     last = min(steps or settings.steps, settings.steps)
     try:
         output.mkdir(parents=True, exist_ok=True)

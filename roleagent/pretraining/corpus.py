@@ -1,9 +1,10 @@
-"""The supervised corpus: household demonstrations as token sequences, in both roles.
+"""The supervised corpus: demonstrations in homes or in ALFWorld's games as token sequences, in both roles.
 
 Agent: the demonstrator's turns (reasoning, action, prediction of the next states), in exactly the conversation
 that a rollout builds. Environment: the diagnosis of a scripted failure as the record of the method, section 2,
 labelled by the engine. Example i depends only on (seed, i), so a run goes on where it stopped, and no example is
-kept: homes come from an id space that neither training nor held-out tasks use.
+kept: homes come from an id space that neither training nor held-out tasks use, games from ALFWorld's split `train`
+without those of `heldout: dev`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from roleagent.agent_in_world.prompts import diagnosis_prompt, render_record
+from roleagent.environments.alfworld import demonstrations as alfworld
+from roleagent.environments.alfworld.games import training_games
 from roleagent.environments.household.demonstrations import (
     DEFAULT_HABITS,
     Demonstration,
@@ -66,7 +69,9 @@ class Encoder:
 class CorpusSettings:
     """What the corpus is made of."""
 
-    level: str = "small"
+    environment: str = "household"  #: or "alfworld"
+    level: str = "small"  #: of the household's homes
+    folder: str = ""  #: where ALFWorld's games are; empty for the store in the home folder, else `$ALFWORLD_DATA`
     max_steps: int = 20
     horizon: int = 1
     habits: Mapping[str, float] | None = None  #: failure type -> probability of that mistake when there is occasion
@@ -87,15 +92,23 @@ def demonstration(settings: CorpusSettings, seed: int, index: int, *, failed: bo
     habits = DEFAULT_HABITS if failed else settings.habits if index >= settings.habits_from else None
     for attempt in range(200):
         draw = derive(seed, "demonstration", index, attempt)
-        task = task_id(settings.level, "pretrain", draw % TASK_SPACE)
         slips = 0.0 if failed else settings.slips
         steps = settings.max_steps
         if failed and attempt % 2:  # an episode may be stopped early, by another limit or by an error
             steps = min(steps, SHORTEST + draw // TASK_SPACE % max(1, steps - SHORTEST))
-        demo = demonstrate(task, draw, habits, steps, slips)
+        demo = _play(settings, draw, habits, steps, slips)
         if not failed or demo.label is not None:
             return demo
     raise ValueError("the habits produce no failures to diagnose")
+
+
+def _play(
+    settings: CorpusSettings, draw: int, habits: Mapping[str, float] | None, steps: int, slips: float
+) -> Demonstration:
+    if settings.environment == "alfworld":
+        games = training_games(settings.folder)
+        return alfworld.demonstrate(games[draw % len(games)], draw, habits, steps, slips, settings.folder)
+    return demonstrate(task_id(settings.level, "pretrain", draw % TASK_SPACE), draw, habits, steps, slips)
 
 
 def agent_example(demo: Demonstration, encoder: Encoder, settings: CorpusSettings) -> Example:

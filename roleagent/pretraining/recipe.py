@@ -1,16 +1,18 @@
-"""The recipe of the quickstart policy: `roleagent pretrain` runs it.
+"""The recipes of the small policies: `roleagent pretrain` runs them.
 
-Four stages over one endless corpus. The first learns the household's language: every text of an episode counts. The
-second turns to decisions: a turn's first words, which choose what to do, weigh several times as much. The third goes
-on at small learning rates: with Muon, what is rare (noticing the object, taking it, going on after a slip) is learned
-at small rates only. Until here the demonstrator is the expert. The fourth imitates one with habits: three of five
-of its episodes fail by a characteristic mistake. So what is published is able to solve the tasks and often does not,
-which leaves to reinforcement learning what it is for.
+`quickstart`: four stages over one endless corpus. The first learns the household's language: every text of an episode
+counts. The second turns to decisions: a turn's first words, which choose what to do, weigh several times as much. The
+third goes on at small learning rates: with Muon, what is rare (noticing the object, taking it, going on after a slip)
+is learned at small rates only. Until here the demonstrator is the expert. The fourth imitates one with habits: three
+of five of its episodes fail by a characteristic mistake. So what is published is able to solve the tasks and often
+does not, which leaves to reinforcement learning what it is for.
+
+`alfworld`: the first three stages on ALFWorld's training games, without the development games.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from roleagent.pretraining.corpus import CorpusSettings
@@ -34,6 +36,7 @@ HABITS: Mapping[str, float] = {
 _LANGUAGE = CorpusSettings(environment_share=0.15, slips=0.1)
 _DECISIONS = replace(_LANGUAGE, decision_weight=6.0, prediction_weight=0.15, observation_weight=0.05)
 _HABITS = replace(_DECISIONS, habits=HABITS)
+_ALFWORLD = {"environment": "alfworld", "max_steps": 50}
 
 
 def quickstart(seed: int = 0) -> PretrainSettings:
@@ -42,8 +45,26 @@ def quickstart(seed: int = 0) -> PretrainSettings:
         stages=(
             Stage(_LANGUAGE, 1500),
             Stage(_DECISIONS, 2500, begin=0.7, end=0.25),
-            Stage(_DECISIONS, 3500, begin=0.25, end=0.02),
+            Stage(_DECISIONS, 5000, begin=0.25, end=0.02),
             Stage(_HABITS, 800, begin=0.1, end=0.0),
         ),
         seed=seed,
     )
+
+
+def alfworld(seed: int = 0) -> PretrainSettings:
+    """Return the recipe for ALFWorld's games, with a seed for weights and corpus."""
+    language, decisions = (replace(corpus, **_ALFWORLD) for corpus in (_LANGUAGE, _DECISIONS))  # type: ignore[arg-type]
+    return PretrainSettings(
+        stages=(
+            Stage(language, 1200),
+            Stage(decisions, 2000, begin=0.7, end=0.25),
+            Stage(decisions, 3300, begin=0.25, end=0.02),
+        ),
+        seed=seed,
+        max_length=4096,
+    )
+
+
+#: Name -> recipe as a function of the seed.
+RECIPES: Mapping[str, Callable[[int], PretrainSettings]] = {"quickstart": quickstart, "alfworld": alfworld}

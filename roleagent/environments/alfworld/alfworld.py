@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import get_args
 
-from roleagent.environments.alfworld.games import SplitGames, open_games, split_of
+from roleagent.environments.alfworld.games import SplitGames, is_development, open_games, split_of
 from roleagent.environments.alfworld.records import SPLITS, RealGame, act, commands, first_text, won
 from roleagent.environments.base import Observation, Outcome
 from roleagent.environments.household.engine import State
@@ -26,15 +26,17 @@ class AlfWorld:
         """Choose the games. The project's split `train` is ALFWorld's.
 
         Args:
-            heldout: ALFWorld's split that is the held-out one: "valid_seen" or "valid_unseen".
+            heldout: ALFWorld's split that is the held-out one: "valid_seen" or "valid_unseen"; or "dev", every 25th
+                task of the training games, which `train` then lacks.
             folder: where the games are; empty for the store in the home folder, else `$ALFWORLD_DATA`.
 
         Raises:
             ConfigError: the split is unknown.
         """
-        if heldout not in SPLITS[1:]:
-            raise ConfigError(f"alfworld option heldout={heldout!r}: choose valid_seen or valid_unseen")
-        self._splits: dict[Split, str] = {"train": "train", "heldout": heldout}
+        if heldout not in (*SPLITS[1:], "dev"):
+            raise ConfigError(f"alfworld option heldout={heldout!r}: choose valid_seen, valid_unseen or dev")
+        self._development = heldout == "dev"
+        self._splits: dict[Split, str] = {"train": "train", "heldout": "train" if self._development else heldout}
         self._folder = folder
         self._games: dict[str, SplitGames] = {}
         self._tasks: dict[Split, tuple[Task, ...]] = {}
@@ -53,14 +55,19 @@ class AlfWorld:
         if split not in get_args(Split):
             raise ConfigError(f"unknown split {split!r}: choose train or heldout")
         if split not in self._tasks:
-            self._tasks[split] = self._open(self._splits[split]).tasks(split)
+            found = self._open(self._splits[split]).tasks(split)
+            if self._development:
+                wanted = split == "heldout"
+                found = tuple(task for task in found if is_development(split_of(task.task_id)[1]) == wanted)
+            self._tasks[split] = found
         return self._tasks[split]
 
     def reset(self, task_id: str) -> tuple[str, Observation]:
         """Begin a game of the training or the held-out split."""
         split, game = split_of(task_id)
         if split not in self._splits.values():
-            raise ConfigError(f"unknown task id '{task_id}': the held-out split here is {self._splits['heldout']}")
+            allowed = " and ".join(dict.fromkeys(self._splits.values()))
+            raise ConfigError(f"unknown task id '{task_id}': the games played here are those of {allowed}")
         return self.begin(self._open(split).load(game))
 
     def begin(self, real: RealGame) -> tuple[str, Observation]:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from functools import cache
+from zlib import crc32
+
 from roleagent.environments.alfworld.records import SPLITS, RealGame, build, task_type
 from roleagent.environments.alfworld.sources import Source, find_split, open_source
 from roleagent.errors import ConfigError
 from roleagent.types import Split, Task
 
+DEV_SHARE = 25  #: one in so many of the training tasks is a development task
 KEPT = 4096  #: games of a split that stay in memory, about 40 kB each
 
 _shared: dict[tuple[str, int, int], SplitGames] = {}
@@ -71,3 +75,26 @@ def split_of(task_id: str) -> tuple[str, str]:
             f"unknown task id '{task_id}': ALFWorld's are <split>/<task>/<trial>, split one of {', '.join(SPLITS)}"
         )
     return split, game
+
+
+def is_development(game: str) -> bool:
+    """Tell whether a training game belongs to the development games.
+
+    They are for choosing recipes and settings, which must not be done on a validation split. All trials of a task
+    go together, so a development game's task is one that the other training games do not have.
+    """
+    return crc32(game.partition("/")[0].encode()) % DEV_SHARE == 0
+
+
+def training_games(folder: str = "") -> tuple[str, ...]:
+    """Return the task ids of the training games without the development games, in the order of their names.
+
+    Raises:
+        ConfigError: there are no games on this machine.
+    """
+    return _training_ids(open_games("train", folder))
+
+
+@cache
+def _training_ids(games: SplitGames) -> tuple[str, ...]:
+    return tuple(f"train/{game}" for game in games.source.games if not is_development(game))

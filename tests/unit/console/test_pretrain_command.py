@@ -17,7 +17,9 @@ from roleagent.pretraining import train as pretraining
 
 def told(output: Path, **options: Any) -> list[str]:
     file = io.StringIO()
-    run_pretraining(Console(file=file, width=100), output, **{"steps": None, "seed": 0, **options})
+    run_pretraining(
+        Console(file=file, width=100), output, **{"recipe": "quickstart", "steps": None, "seed": 0, **options}
+    )
     return file.getvalue().splitlines()
 
 
@@ -38,6 +40,11 @@ def test_progress_is_told_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert seen == {"seed": 3, "folder": tmp_path / "out", "limit": 100}
     rows = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text(encoding="utf-8").splitlines()]
     assert [row["loss"] for row in rows] == [7.5, 6.25]
+
+
+def test_an_unknown_recipe_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="unknown recipe 'alf': choose quickstart or alfworld"):
+        told(tmp_path / "out", recipe="alf")
 
 
 def test_an_output_that_is_a_file_is_told(tmp_path: Path) -> None:

@@ -6,10 +6,11 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from household_games import DATA
 
 from roleagent.environments.alfworld.alfworld import AlfWorld
 from roleagent.environments.alfworld.demonstrations import demonstrate
-from roleagent.environments.alfworld.games import open_games
+from roleagent.environments.alfworld.games import open_games, training_games
 from roleagent.environments.alfworld.records import TASK_TYPES, build, commands
 from roleagent.environments.alfworld.sources import open_source
 from roleagent.environments.checker import check_environment
@@ -76,7 +77,7 @@ def test_a_game_step_by_step() -> None:
         ("valid_seen/nothing/trial_1", "no such trial"),
         ("heldout/x/y", "split one of train, valid_seen, valid_unseen"),
         ("train", "are <split>/<task>/<trial>"),
-        ("valid_unseen/x/y", "the held-out split here is valid_seen"),
+        ("valid_unseen/x/y", "the games played here are those of train and valid_seen"),
     ],
 )
 def test_unknown_tasks(task_id: str, told: str) -> None:
@@ -85,12 +86,29 @@ def test_unknown_tasks(task_id: str, told: str) -> None:
 
 
 def test_options() -> None:
-    with pytest.raises(ConfigError, match="choose valid_seen or valid_unseen"):
+    with pytest.raises(ConfigError, match="choose valid_seen, valid_unseen or dev"):
         AlfWorld(heldout="train")
     with pytest.raises(ConfigError, match="has no option"):
         make_environment("alfworld", level="small")
     with pytest.raises(ConfigError, match=r"no ALFWorld games of split valid_unseen in .*roleagent data fetch"):
         AlfWorld(heldout="valid_unseen").tasks("heldout")
+
+
+def test_development_games_are_left_out_of_training() -> None:
+    stock, chosen = AlfWorld(folder=str(DATA)), AlfWorld(heldout="dev", folder=str(DATA))
+    everything = {task.task_id for task in stock.tasks("train")}
+    train = {task.task_id for task in chosen.tasks("train")}
+    development = {task.task_id for task in chosen.tasks("heldout")}
+    assert train | development == everything
+    assert not train & development
+    assert 0.02 < len(development) / len(everything) < 0.06
+    # A task with its trials is on one side.
+    assert not {name.rsplit("/", 1)[0] for name in train} & {name.rsplit("/", 1)[0] for name in development}
+    assert train == set(training_games(str(DATA)))
+    assert {task.split for task in chosen.tasks("heldout")} == {"heldout"}
+    assert chosen.reset(min(development))[0]
+    with pytest.raises(ConfigError, match="the games played here are those of train"):
+        chosen.reset("valid_seen/x/y")
 
 
 def test_environments_share_their_games() -> None:

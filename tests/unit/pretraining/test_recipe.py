@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from roleagent.environments.alfworld.games import training_games
 from roleagent.errors import ConfigError
 from roleagent.pretraining.corpus import CorpusSettings, Encoder, agent_example, demonstration, environment_example
-from roleagent.pretraining.recipe import quickstart
+from roleagent.pretraining.recipe import alfworld, quickstart
 from roleagent.pretraining.train import PretrainSettings, Stage, batches, learning_rate_factor, pretrain
+from tests.differential.games import DATA
 
 CORPUS = CorpusSettings(environment_share=0.3)
 
@@ -42,6 +44,30 @@ def test_only_the_last_stage_has_habits_and_it_starts_where_the_rates_are_small(
     assert [stage.begin for stage in stages] == [1.0, 0.7, 0.25, 0.1]
     assert quickstart().steps == sum(stage.steps for stage in stages)
     assert learning_rate_factor(quickstart().steps - 1, quickstart()) < 0.001
+
+
+def test_the_recipe_for_alfworld_plays_training_games_only() -> None:
+    games = set(training_games(str(DATA)))
+    for stage in alfworld().stages:
+        assert stage.corpus.habits is None
+        corpus = replace(stage.corpus, folder=str(DATA))
+        demos = [demonstration(corpus, 0, index, failed=index % 2 > 0) for index in range(40)]
+        assert {demo.task.task_id for demo in demos} <= games
+        assert len({demo.task.task_id for demo in demos}) > 30
+        assert all(demo.label is not None for demo in demos[1::2])
+        assert len({demo.task.task_type for demo in demos}) == 6
+
+
+def test_an_alfworld_example_is_the_conversation_of_a_rollout(quickstart_encoder: Encoder) -> None:
+    corpus = replace(alfworld().stages[1].corpus, slips=0.0, folder=str(DATA))
+    demo = demonstration(corpus, 0, 3)
+    text = quickstart_encoder.tokenizer.decode(agent_example(demo, quickstart_encoder, corpus).ids)
+    assert demo.success
+    position = text.index(demo.goal)
+    for step in demo.steps:
+        # In this order: what is seen, why, what is done.
+        for part in (step.state, step.reasoning, step.action):
+            position = text.index(part, position) + len(part)
 
 
 def test_about_half_of_the_episodes_with_habits_fail_in_every_task_type() -> None:
