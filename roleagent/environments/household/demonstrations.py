@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from roleagent.environments.household.engine import NOTHING_HAPPENS, Game, apply, is_won, room_text
+from roleagent.environments.household.engine import apply, is_won
 from roleagent.environments.household.expert import Expert, Move, kind_of, plan
 from roleagent.environments.household.failures import MISTAKES, Label, Occasion, Script, task_phrase
+from roleagent.environments.household.game import Game
 from roleagent.environments.household.generator import Draws, generate, parse_task_id, task_type_of
+from roleagent.environments.household.words import NOTHING_HAPPENS, room_text
 from roleagent.errors import ConfigError
 from roleagent.types import Task
 

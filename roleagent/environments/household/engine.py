@@ -11,166 +11,22 @@ between receptacles of one location. `tests/differential` compares both engines.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import NamedTuple
+from roleagent.environments.household.game import CLEAN, COOL, HOT, NOBODY, SLICED, TOGGLED, Game, State
+from roleagent.environments.household.words import (
+    HELP,
+    NOTHING_HAPPENS,
+    look_text,
+    receptacle_text,
+    room_text,
+    thing_text,
+)
 
-from roleagent.environments.household.words import HELP
-
-NOTHING_HAPPENS = "Nothing happens."
-NOBODY = -1  #: `State.held` with empty hands
-
-CLEAN, HOT, COOL, TOGGLED, SLICED = 1, 2, 4, 8, 16  #: bits of `State.flags`
-
-_MIDDLE = "You are in the middle of a room. Looking quickly around you, you see"
-
-
-@dataclass(frozen=True, slots=True)
-class Receptacle:
-    """A place. `kind` is ALFRED's type without its suffix ("SinkBasin"), `name` is what is read ("sinkbasin 1")."""
-
-    name: str
-    kind: str
-    location: int
-    openable: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Thing:
-    """An object. `can` holds the PDDL property names, for example "pickupable" and "cleanable"."""
-
-    name: str
-    kind: str
-    can: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class Goal:
-    """What wins: `count` objects of a kind, in the needed state, together in one receptacle of a kind.
-
-    With `lamp` instead of `receptacle`: hold an object of the kind where a lamp of that kind stands, turned on.
-    """
-
-    task_type: str
-    object: str
-    receptacle: str | None = None
-    state: int = 0  #: 0, CLEAN, HOT or COOL
-    count: int = 1
-    lamp: str | None = None
-
-
-class State(NamedTuple):
-    """What can change. A tuple of tuples, so a state that an observation remembers never changes under it."""
-
-    location: int
-    held: int  #: index of the object in hand, or NOBODY
-    opened: int  #: bit i: receptacle i is open
-    contents: tuple[tuple[int, ...], ...]  #: objects in each receptacle, in the order of the game's objects
-    flags: tuple[int, ...]  #: bits of each object
-    spots: tuple[tuple[int, ...], ...]  #: objectAtLocation: the locations of each object
-    left: tuple[tuple[int, int], ...] = ()  #: (object, receptacle) it was taken from and not put back into, sorted
-
-
-@dataclass(frozen=True)
-class Game:
-    """One game: its room, its objects, its goal and its first state. Indices follow the order of display."""
-
-    receptacles: tuple[Receptacle, ...]
-    things: tuple[Thing, ...]
-    can_contain: Mapping[str, frozenset[str]]  #: receptacle kind -> object kinds
-    goal: Goal
-    goal_text: str
-    start: State
-    inside: Mapping[int, tuple[int, ...]] = field(default_factory=dict)  #: inReceptacleObject: outer -> inner objects
-
-    @cached_property
-    def receptacle_index(self) -> dict[str, int]:
-        """Index of each receptacle's name."""
-        return {receptacle.name: index for index, receptacle in enumerate(self.receptacles)}
-
-    @cached_property
-    def thing_index(self) -> dict[str, int]:
-        """Index of each object's name."""
-        return {thing.name: index for index, thing in enumerate(self.things)}
-
-    def here(self, location: int) -> list[int]:
-        """Return the receptacles at a location."""
-        return [index for index, receptacle in enumerate(self.receptacles) if receptacle.location == location]
-
-
-def listing(names: list[str]) -> str:
-    """Join names as ALFWorld does: "a x", "a x, and a y", "nothing"."""
-    if not names:
-        return "nothing"
-    if len(names) == 1:
-        return f"a {names[0]}"
-    return ", ".join([f"a {name}" for name in names[:-1]]) + f", and a {names[-1]}"
+__all__ = ["Game", "State", "admissible", "apply", "is_won", "room_text"]  # what it takes to play
 
 
 def is_open(game: Game, state: State, index: int) -> bool:
     """Tell whether hands can reach into the receptacle: open, or without a door."""
     return not game.receptacles[index].openable or bool(state.opened >> index & 1)
-
-
-def receptacle_text(game: Game, state: State, index: int) -> str:
-    """Describe a receptacle and what can be seen in or on it."""
-    receptacle = game.receptacles[index]
-    name = receptacle.name
-    if receptacle.openable and not state.opened >> index & 1:
-        return f"The {name} is closed."
-    seen = listing([game.things[thing].name for thing in state.contents[index]])
-    if receptacle.openable:
-        return f"The {name} is open. In it, you see {seen}."
-    return f"On the {name}, you see {seen}."
-
-
-def thing_text(game: Game, state: State, index: int) -> str:
-    """Describe an object. The first condition that holds decides, in the grammar's order."""
-    thing, flags = game.things[index], state.flags[index]
-    name = thing.name
-    if "isReceptacleObject" in thing.can:
-        inner = listing([game.things[other].name for other in game.inside.get(index, ())])
-        return f"This is a normal {name}. In it, you see {inner}."
-    clean, hot, cool, cut = flags & CLEAN, flags & HOT, flags & COOL, flags & SLICED
-    if clean and (hot or cool):
-        words = "hot and clean" if hot else "cool and clean"
-    elif cut and (clean or hot or cool):
-        words = "clean" if clean else "hot" if hot else "cool"
-    else:
-        words = "hot" if hot else "clean" if clean else "cold" if cool else ""
-    if words:
-        return f"This is a {words} sliced {name}." if cut else f"This is a {words} {name}."
-    if "toggleable" in thing.can and flags & TOGGLED:  # the stock engine never finds that something is off
-        return f"This {name} is on."
-    if "sliceable" in thing.can and cut:
-        return f"This is a sliced {name}."
-    return f"There's nothing special about {name}."
-
-
-def room_text(game: Game) -> str:
-    """Return the first observation: everything in the room, seen from its middle."""
-    room = listing([receptacle.name for receptacle in game.receptacles])
-    return f"{_MIDDLE} {room}."
-
-
-def look_text(game: Game, state: State) -> str:
-    """Answer "look", as the stock engine does.
-
-    From the middle of the room it lists nothing. Beside a receptacle it sees what was taken from one receptacle of this
-    location and put into another, once for each that it was taken from.
-    """
-    places = game.here(state.location)
-    here = [game.receptacles[index].name for index in places]
-    if not here:
-        return f"{_MIDDLE} nothing."
-    facing = here[0] if len(here) == 1 else ", ".join(here[:-1]) + f", and {here[-1]}"
-    beside = [
-        game.things[thing].name
-        for thing, place in state.left
-        if place in places and state.location in state.spots[thing]
-    ]
-    return f"You are facing the {facing}. Next to it, you see {listing(beside)}."
 
 
 #: What an object must be able to become, for a goal that asks for it; some start cold that cannot be cooled.

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Literal, NamedTuple
 
-from roleagent.environments.household.engine import NOTHING_HAPPENS
 from roleagent.environments.household.scenes import scenes
+from roleagent.environments.household.words import NOTHING_HAPPENS
 from roleagent.errors import EnvironmentFault
 
 MoveKind = Literal[

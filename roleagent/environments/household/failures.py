@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from roleagent.environments.household.engine import TREATMENTS, Game
+from roleagent.environments.household.engine import TREATMENTS
 from roleagent.environments.household.expert import APPLIANCES, Expert, Move, kind_of
+from roleagent.environments.household.game import Game
 from roleagent.environments.household.generator import Draws
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Literal, TypeVar, cast
 
-from roleagent.environments.household.engine import CLEAN, COOL, HOT, NOBODY, Game, Goal, Receptacle, State, Thing
+from roleagent.environments.household.game import CLEAN, COOL, HOT, NOBODY, Game, Goal, Receptacle, State, Thing
 from roleagent.environments.household.scenes import GoalPair, Scenes, Weighted, scenes
 from roleagent.errors import ConfigError
 from roleagent.seeding import derive, generator

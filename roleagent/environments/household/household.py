@@ -7,7 +7,8 @@ from functools import partial
 from typing import get_args
 
 from roleagent.environments.base import Observation, Outcome
-from roleagent.environments.household.engine import Game, State, admissible, apply, is_won, room_text
+from roleagent.environments.household.engine import admissible, apply, is_won
+from roleagent.environments.household.game import Game, State
 from roleagent.environments.household.generator import (
     LEVELS,
     SPACE_SIZE,
@@ -17,6 +18,7 @@ from roleagent.environments.household.generator import (
     task_id,
     task_type_of,
 )
+from roleagent.environments.household.words import room_text
 from roleagent.errors import ConfigError, EnvironmentFault
 from roleagent.types import Split, Task
 

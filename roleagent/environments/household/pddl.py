@@ -13,7 +13,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from roleagent.environments.household.engine import (
+from roleagent.environments.household.game import (
     CLEAN,
     COOL,
     HOT,

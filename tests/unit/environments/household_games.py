@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from roleagent.environments.household.engine import NOBODY, Game, Goal, Receptacle, State, Thing
+from roleagent.environments.household.game import NOBODY, Game, Goal, Receptacle, State, Thing
 
 DATA = Path(__file__).parents[4] / "shared" / "data" / "alfworld"
 

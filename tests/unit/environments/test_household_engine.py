@@ -11,12 +11,12 @@ from household_games import Transcript, kitchen, transcripts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roleagent.environments.household.engine import (
+from roleagent.environments.household.engine import admissible, apply, is_won
+from roleagent.environments.household.game import (
     CLEAN,
     COOL,
     HOT,
     NOBODY,
-    NOTHING_HAPPENS,
     SLICED,
     TOGGLED,
     Game,
@@ -24,14 +24,9 @@ from roleagent.environments.household.engine import (
     Receptacle,
     State,
     Thing,
-    admissible,
-    apply,
-    is_won,
-    listing,
-    room_text,
-    thing_text,
 )
 from roleagent.environments.household.generator import generate, task_id
+from roleagent.environments.household.words import NOTHING_HAPPENS, listing, room_text, thing_text
 
 
 def rebuild(record: Transcript) -> Game:

@@ -6,10 +6,12 @@ import pytest
 from household_games import kitchen, real_games
 
 from roleagent.environments.household.demonstrations import demonstrate, play
-from roleagent.environments.household.engine import Game, Goal, apply, is_won, room_text
+from roleagent.environments.household.engine import apply, is_won
 from roleagent.environments.household.expert import Expert, Memory, Wish, understand
+from roleagent.environments.household.game import Game, Goal
 from roleagent.environments.household.generator import LEVELS, TASK_TYPES, WORDINGS, task_id
 from roleagent.environments.household.pddl import read_problem
+from roleagent.environments.household.words import room_text
 from roleagent.errors import EnvironmentFault
 from roleagent.types import Task
 

@@ -9,10 +9,11 @@ from functools import cache
 import pytest
 
 from roleagent.environments.household.demonstrations import DEFAULT_HABITS, Demonstration, demonstrate
-from roleagent.environments.household.engine import NOTHING_HAPPENS, apply, is_won
+from roleagent.environments.household.engine import apply, is_won
 from roleagent.environments.household.expert import PLAN_LENGTH
 from roleagent.environments.household.failures import MISTAKES
 from roleagent.environments.household.generator import generate, task_id
+from roleagent.environments.household.words import NOTHING_HAPPENS
 from roleagent.errors import ConfigError
 
 MAX_STEPS = 20

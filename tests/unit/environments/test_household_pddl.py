@@ -9,9 +9,11 @@ import pytest
 from household_games import DATA, kitchen, real_games
 
 from roleagent.environments.household.demonstrations import demonstrate
-from roleagent.environments.household.engine import Game, admissible, apply, is_won, room_text
+from roleagent.environments.household.engine import admissible, apply, is_won
+from roleagent.environments.household.game import Game
 from roleagent.environments.household.generator import LEVELS, generate, task_id
 from roleagent.environments.household.pddl import game_file, problem_text, read_problem
+from roleagent.environments.household.words import room_text
 from roleagent.errors import EnvironmentFault
 
 SAMPLE = [task_id(level, "train", index) for level in LEVELS for index in range(12)]

@@ -7,9 +7,9 @@ import re
 import pytest
 
 from roleagent.environments.household.demonstrations import Demonstration, demonstrate, expectation
-from roleagent.environments.household.engine import NOTHING_HAPPENS
 from roleagent.environments.household.expert import Expert
 from roleagent.environments.household.generator import task_id
+from roleagent.environments.household.words import NOTHING_HAPPENS
 
 
 def demonstrations(slips: float) -> list[Demonstration]:
