@@ -99,3 +99,35 @@ class Environment(Protocol):
             EnvironmentFault: no episode is running.
         """
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Why an episode failed, as far as the environment knows. It is for measuring diagnoses, never for making them."""
+
+    failure_type: str  #: in the words of diagnoses; "" where none of the environment's types holds
+    critical_step: int  #: t in 1..T: the decisive mistake
+    acceptable: tuple[int, ...]  #: steps that may be called critical as well, in order; `critical_step` is among them
+    also: tuple[str, ...] = ()  #: other types that hold of the same episode
+
+
+@runtime_checkable
+class Explains(Protocol):
+    """What an environment may offer beside its contract: it says why an episode failed.
+
+    The loop compares diagnoses with it and reports how often they agree. Nothing else may use it: no prompt, no reward,
+    no record of the failure bank and no task distribution depends on it.
+    """
+
+    def explain(self, task_id: str, actions: Sequence[str]) -> Verdict | None:
+        """Return why these actions failed in this task; None if they solved it. Pure: no running episode is touched.
+
+        Args:
+            task_id: a task of any split.
+            actions: T >= 1 actions as they were sent to `step`, an empty text for a turn without a readable action.
+
+        Raises:
+            ConfigError: the task id is unknown.
+            ValueError: there are no actions.
+        """
+        ...

@@ -8,9 +8,10 @@ from typing import get_args
 
 from roleagent.environments.alfworld.games import SplitGames, is_development, open_games, split_of
 from roleagent.environments.alfworld.records import SPLITS, RealGame, act, commands, first_text, won
-from roleagent.environments.base import Observation, Outcome
+from roleagent.environments.base import Observation, Outcome, Verdict
 from roleagent.environments.household.engine import State
 from roleagent.environments.household.household import GUIDE
+from roleagent.environments.household.oracle import explain
 from roleagent.errors import ConfigError, EnvironmentFault
 from roleagent.types import Split, Task
 
@@ -69,6 +70,12 @@ class AlfWorld:
             allowed = " and ".join(dict.fromkeys(self._splits.values()))
             raise ConfigError(f"unknown task id '{task_id}': the games played here are those of {allowed}")
         return self.begin(self._open(split).load(game))
+
+    def explain(self, task_id: str, actions: Sequence[str]) -> Verdict | None:
+        """Return why these actions failed in any game; see :class:`roleagent.environments.base.Explains`."""
+        split, game = split_of(task_id)
+        real = self._open(split).load(game)
+        return explain(real.game, [real.language.inward(action.strip()) for action in actions])
 
     def begin(self, real: RealGame) -> tuple[str, Observation]:
         """Begin a given game."""

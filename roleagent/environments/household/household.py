@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import get_args
 
-from roleagent.environments.base import Observation, Outcome
+from roleagent.environments.base import Observation, Outcome, Verdict
 from roleagent.environments.household.engine import admissible, apply, is_won
 from roleagent.environments.household.game import Game, State
 from roleagent.environments.household.generator import (
@@ -18,6 +18,7 @@ from roleagent.environments.household.generator import (
     task_id,
     task_type_of,
 )
+from roleagent.environments.household.oracle import explain
 from roleagent.environments.household.words import room_text
 from roleagent.errors import ConfigError, EnvironmentFault
 from roleagent.types import Split, Task
@@ -81,6 +82,10 @@ class Household:
         if space != "pretrain" and index >= self._sizes[space]:
             raise ConfigError(f"unknown task id {task_id!r}: the {space} pool has {self._sizes[space]} tasks")
         return self.begin(generate(task_id))
+
+    def explain(self, task_id: str, actions: Sequence[str]) -> Verdict | None:
+        """Return why these actions failed in any home; see :class:`roleagent.environments.base.Explains`."""
+        return explain(generate(task_id), [" ".join(action.split()).lower() for action in actions])
 
     def begin(self, game: Game) -> tuple[str, Observation]:
         """Begin a given game."""
