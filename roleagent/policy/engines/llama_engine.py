@@ -1,9 +1,7 @@
 """A fast decoder on the CPU for Llama and Qwen2 models: the same function as transformers', in fewer operations.
 
-What is done once, when weights are loaded: the norms' weights and the attention scale are folded into the matrices that
-follow them; query, key and value become one matrix, gate and up another; the rows of queries and keys are put in an
-order in which rotary positions are one complex product. A decoding step is then about 14 operations a layer, and
-attention is two batched products over a contiguous block of the cache.
+Weights are folded once, when they are loaded (see `llama_weights`). A decoding step is then about 14 operations a
+layer, and attention is two batched products over a contiguous block of the cache.
 
 Simplified: weights are held twice (the model's own and the folded ones), and a matrix product's rounding depends
 slightly on how many rows it has, so logits of different batches agree to about 1e-6 and not bit by bit.
@@ -12,7 +10,6 @@ slightly on how many rows it has, so logits of different batches agree to about 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +19,7 @@ from torch import Tensor, nn
 
 from roleagent.errors import PolicyError
 from roleagent.policy.engines.cache import SlotCache, causal_bias
+from roleagent.policy.engines.llama_weights import Block, Shape, fold, head_dim
 from roleagent.policy.model import context_length
 
 if TYPE_CHECKING:
@@ -32,43 +30,6 @@ _SLACK = 1.15  # rows computed, relative to the slots asked for, before rows are
 _CHUNK_TOKENS = 512  # most tokens of one slot in a pass of extend
 _CHUNK_SCORES = 1 << 22  # most attention scores of one head in a pass of extend: bounds memory
 _ROPE_TYPES = ("default", "linear", "llama3", "yarn")  # those whose frequencies do not depend on the length
-
-
-@dataclass(frozen=True, slots=True)
-class _Block:
-    """Weights of one layer, as [in, out] or, for `F.linear`, [out, in]."""
-
-    qkv: Tensor  #: [kv_heads * (group + 2) * head_dim, width]
-    qkv_bias: Tensor | None
-    out: Tensor  #: [heads * head_dim, width]
-    gate_up: Tensor  #: [2 * intermediate, width]
-    down: Tensor  #: [intermediate, width]
-
-
-@dataclass(frozen=True, slots=True)
-class _Shape:
-    """Sizes of the model."""
-
-    layers: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    width: int
-    eps: float
-
-    @property
-    def group(self) -> int:
-        """Query heads that share a key-value head."""
-        return self.heads // self.kv_heads
-
-
-@dataclass(frozen=True, slots=True)
-class _Weights:
-    """Everything that a forward pass reads. Never written, so snapshots share it."""
-
-    embedding: Tensor  #: [V, width]
-    blocks: tuple[_Block, ...]
-    head: Tensor  #: [V, width]
 
 
 def unsupported(model: PreTrainedModel) -> str | None:
@@ -91,7 +52,7 @@ def unsupported(model: PreTrainedModel) -> str | None:
     rope = (config.rope_parameters or {}).get("rope_type", "default")
     if rope not in _ROPE_TYPES:
         return f"its rotary positions are of type {rope}"
-    if _head_dim(config) % 2 or config.num_attention_heads % config.num_key_value_heads:
+    if head_dim(config) % 2 or config.num_attention_heads % config.num_key_value_heads:
         return "its heads do not divide evenly"
     return None
 
@@ -105,20 +66,13 @@ class LlamaEngine:
         config: Any = model.config
         self.vocab_size = int(config.vocab_size)
         self.max_context = context_length(config)
-        self._shape = _Shape(
-            layers=config.num_hidden_layers,
-            heads=config.num_attention_heads,
-            kv_heads=config.num_key_value_heads,
-            head_dim=_head_dim(config),
-            width=config.hidden_size,
-            eps=config.rms_norm_eps,
-        )
+        self._shape = Shape.of(config)
         decoder: Any = model
         rotary = decoder.model.rotary_emb
         self._frequencies = rotary.inv_freq.detach().float().clone()
         self._rope_scale = float(rotary.attention_scaling)
         self._turns = torch.empty((0, self._shape.head_dim // 2), dtype=torch.complex64)
-        self._weights = _fold(model.state_dict(), self._shape)
+        self._weights = fold(model.state_dict(), self._shape)
         self._cache = SlotCache(self.max_context)
 
     def open(self, count: int, max_length: int) -> list[int]:
@@ -138,7 +92,7 @@ class LlamaEngine:
         state = weights.state_dict() if isinstance(weights, nn.Module) else weights
         self._cache.clear()
         try:
-            self._weights = _fold(state, self._shape)
+            self._weights = fold(state, self._shape)
         except KeyError as error:
             raise PolicyError(f"the weights are not those of this model: {error} is in only one of them") from error
 
@@ -294,7 +248,7 @@ class LlamaEngine:
             x = self._mlp(x, block)
         return x
 
-    def _qkv(self, x: Tensor, block: _Block, turn: Tensor) -> Tensor:
+    def _qkv(self, x: Tensor, block: Block, turn: Tensor) -> Tensor:
         """Rotated queries and keys, and values: [n * kv_heads, group + 2, head_dim], the last two are key and value."""
         shape = self._shape
         normed = F.rms_norm(x, (shape.width,), None, shape.eps)
@@ -308,7 +262,7 @@ class LlamaEngine:
             rotated.copy_(torch.view_as_real(product).flatten(2))
         return qkv
 
-    def _mlp(self, x: Tensor, block: _Block) -> Tensor:
+    def _mlp(self, x: Tensor, block: Block) -> Tensor:
         gate, up = F.linear(F.rms_norm(x, (self._shape.width,), None, self._shape.eps), block.gate_up).chunk(2, -1)
         return torch.addmm(x, F.silu(gate).mul_(up), block.down)
 
@@ -329,59 +283,3 @@ class LlamaEngine:
             angles = torch.outer(torch.arange(needed, dtype=torch.float32), self._frequencies)
             self._turns = torch.polar(torch.full_like(angles, self._rope_scale), angles)
         return self._turns[positions]
-
-
-def _fold(state: Mapping[str, Tensor], shape: _Shape) -> _Weights:
-    """Build the folded weights, computed in float32 and rounded once."""
-    embedding = state["model.embed_tokens.weight"].detach()
-    dtype = embedding.dtype
-    blocks = []
-    for number in range(shape.layers):
-        prefix = f"model.layers.{number}."
-
-        def read(name: str, prefix: str = prefix) -> Tensor:
-            return state[prefix + name].detach().float()
-
-        attention_norm, mlp_norm = read("input_layernorm.weight"), read("post_attention_layernorm.weight")
-        qkv = _fuse_qkv([read(f"self_attn.{kind}_proj.weight") for kind in "qkv"], shape)
-        bias = None
-        if prefix + "self_attn.q_proj.bias" in state:
-            bias = _fuse_qkv([read(f"self_attn.{kind}_proj.bias").unsqueeze(1) for kind in "qkv"], shape).squeeze(1)
-        gate_up = torch.cat([read("mlp.gate_proj.weight"), read("mlp.up_proj.weight")]) * mlp_norm
-        blocks.append(
-            _Block(
-                qkv=(qkv * attention_norm).to(dtype),
-                qkv_bias=None if bias is None else bias.to(dtype),
-                out=read("self_attn.o_proj.weight").t().contiguous().to(dtype),
-                gate_up=gate_up.to(dtype),
-                down=read("mlp.down_proj.weight").t().contiguous().to(dtype),
-            )
-        )
-    head = state.get("lm_head.weight", embedding).detach().float() * state["model.norm.weight"].detach().float()
-    return _Weights(embedding.clone(), tuple(blocks), head.to(dtype))
-
-
-def _fuse_qkv(matrices: list[Tensor], shape: _Shape) -> Tensor:
-    """Rows for each key-value head: its queries (scaled), its key, its value.
-
-    The matrices of query, key and value are [heads * head_dim, columns].
-
-    Rotary positions pair element i of a head with element i + head_dim / 2; the pairs are put side by side. Queries and
-    keys are permuted alike, so their products stay the same.
-    """
-    q, k, v = matrices
-    columns = q.shape[1]
-
-    def by_head(rows: Tensor, per_kv: int, paired: bool) -> Tensor:
-        heads = rows.view(shape.kv_heads, per_kv, shape.head_dim, columns)
-        if paired:
-            halves = heads.view(shape.kv_heads, per_kv, 2, -1, columns)
-            heads = halves.transpose(2, 3).flatten(2, 3)
-        return heads
-
-    parts = [by_head(q * shape.head_dim**-0.5, shape.group, True), by_head(k, 1, True), by_head(v, 1, False)]
-    return torch.cat(parts, dim=1).flatten(0, 2).contiguous()
-
-
-def _head_dim(config: Any) -> int:
-    return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
