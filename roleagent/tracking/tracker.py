@@ -9,9 +9,6 @@ name where they lie.
 
 from __future__ import annotations
 
-import hashlib
-import math
-import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -22,9 +19,10 @@ from roleagent.config.models import TrackingConfig
 from roleagent.errors import TrackingError
 from roleagent.tracking import registry
 from roleagent.tracking.backend import connect, guard, resolve_backend
-from roleagent.tracking.redaction import flatten, redact
+from roleagent.tracking.redaction import flatten
 from roleagent.tracking.registry import ModelVersion
 from roleagent.tracking.traces import episode_spans, to_mlflow, trace_id
+from roleagent.tracking.values import MAX_VALUE, key_of, numbers, pool_digest, value_of
 from roleagent.types import Diagnosis, Task, Trajectory
 
 if TYPE_CHECKING:
@@ -34,10 +32,8 @@ RunStatus = Literal["FINISHED", "FAILED", "KILLED"]
 _MARKER = "iteration"
 _MAX_METRICS = 1000  # MLflow's limit of one batch
 _MAX_PARAMS = 100
-_MAX_VALUE = 5000
 _KIND = {"mlflow.experimentKind": "custom_model_development"}  # the web interface opens on runs, not on traces
 _LOCAL = {"mlflow.source.type": "LOCAL"}
-_BAD_KEY = re.compile(r"[^A-Za-z0-9_\-. :/]")
 
 
 class Tracker:
@@ -254,7 +250,7 @@ class Tracker:
         summary = text.partition("\n## Figures")[0]
         with guard("log the report"):
             self._client.log_artifacts(run.info.run_id, str(folder), "report")
-            self._client.set_tag(run.info.run_id, "mlflow.note.content", summary[:_MAX_VALUE])
+            self._client.set_tag(run.info.run_id, "mlflow.note.content", summary[:MAX_VALUE])
 
     def set_tags(self, tags: Mapping[str, str]) -> None:
         """Set tags of the run; credentials in values are masked."""
@@ -262,7 +258,7 @@ class Tracker:
         from mlflow.entities import RunTag
 
         with guard("set tags"):
-            self._client.log_batch(run.info.run_id, tags=[RunTag(k, _value(v)) for k, v in tags.items()])
+            self._client.log_batch(run.info.run_id, tags=[RunTag(k, value_of(v)) for k, v in tags.items()])
 
     def set_checkpoint(self, iteration: int, uri: str, *, best: bool = False) -> None:
         """Tell the run where its newest (or best) checkpoint lies."""
@@ -289,7 +285,7 @@ class Tracker:
             tags: of the version.
             description: of the version.
         """
-        labels = {key: _value(value) for key, value in (tags or {}).items()}
+        labels = {key: value_of(value) for key, value in (tags or {}).items()}
         with guard(f"register model {name}"):
             version = registry.register(
                 self._client,
@@ -348,41 +344,11 @@ class Tracker:
         from mlflow.entities import Param, RunTag
 
         known = run.data.params
-        fresh = {_key(key): value[:_MAX_VALUE] for key, value in params.items()}
+        fresh = {key_of(key): value[:MAX_VALUE] for key, value in params.items()}
         changed = {f"resumed.{key}": value for key, value in fresh.items() if key in known and known[key] != value}
         new = [Param(key, value) for key, value in fresh.items() if key not in known]
-        labels = [RunTag(key, _value(value)) for key, value in {**tags, **changed}.items()]
+        labels = [RunTag(key, value_of(value)) for key, value in {**tags, **changed}.items()]
         for start in range(0, len(new), _MAX_PARAMS):
             self._client.log_batch(run.info.run_id, params=new[start : start + _MAX_PARAMS])
         for start in range(0, len(labels), _MAX_PARAMS):
             self._client.log_batch(run.info.run_id, tags=labels[start : start + _MAX_PARAMS])
-
-
-def numbers(metrics: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
-    """Flatten to finite numbers with keys that MLflow takes; booleans become 0 and 1, the rest is left out."""
-    flat: dict[str, float] = {}
-    for key, value in metrics.items():
-        name = _key(f"{prefix}{key}")
-        if isinstance(value, Mapping):
-            flat |= numbers(value, f"{name}/")
-        elif isinstance(value, (int, float)) and math.isfinite(value):
-            flat[name] = float(value)
-    return flat
-
-
-def pool_digest(tasks: Sequence[Task]) -> str:
-    """32 hex digits that depend on the ids of a pool, not on their order."""
-    digest = hashlib.blake2b(digest_size=16)
-    for identifier in sorted(task.task_id for task in tasks):
-        digest.update(f"{len(identifier)}:{identifier};".encode())
-    return digest.hexdigest()
-
-
-def _key(key: str) -> str:
-    """Make any text a key that MLflow takes: it refuses one that would be another path when read as a path."""
-    parts = (part.strip(". ") for part in _BAD_KEY.sub("_", key)[:250].split("/"))
-    return "/".join(part for part in parts if part) or "_"
-
-
-def _value(text: str) -> str:
-    return redact(str(text))[:_MAX_VALUE]

@@ -10,7 +10,7 @@ import pytest
 
 from roleagent.errors import TrackingError
 from roleagent.tracking.backend import connect, resolve_backend
-from roleagent.tracking.tracker import numbers, pool_digest
+from roleagent.tracking.values import numbers, pool_digest
 from roleagent.types import Task
 
 

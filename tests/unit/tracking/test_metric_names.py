@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roleagent.tracking.tracker import numbers
+from roleagent.tracking.values import numbers
 
 
 @pytest.mark.parametrize(
