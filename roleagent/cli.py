@@ -144,18 +144,32 @@ def evaluate(
     run: RunArgument = "latest",
     iteration: Annotated[int, typer.Option(help="Policy version; -1 for the newest.")] = -1,
     tasks: Annotated[int | None, typer.Option(min=1, help="Held-out tasks; 200 by default, or all there are.")] = None,
-    temperature: Annotated[float | None, typer.Option(help="Sampling temperature; the run's by default.")] = None,
+    temperature: Annotated[
+        float | None, typer.Option(min=0, max=5, help="Sampling temperature, 0 for greedy; the run's by default.")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the sampling; the run's by default.")] = None,
+    preset: Annotated[
+        str | None, typer.Option("--preset", "-p", help="Evaluate this preset's model, not a run.")
+    ] = None,
+    overrides: Overrides = None,
     as_json: AsJson = False,
 ) -> None:
-    """Play held-out tasks with a run's policy and report success by task type."""
+    """Play held-out tasks and report success by task type: with a run's policy, or with the model of a preset."""
+    from roleagent.config import load_config
     from roleagent.console.show import evaluation_table, print_json
     from roleagent.loop import runs
-    from roleagent.loop.evaluating import evaluate_run
+    from roleagent.loop.evaluating import evaluate_model, evaluate_run
 
-    result = evaluate_run(
-        runs.find_run(run).worker(), iteration=iteration, tasks=tasks, temperature=temperature, seed=seed
-    )
+    if preset is not None:
+        if run != "latest" or iteration != -1:
+            raise ConfigError("a run and --preset were both given; evaluate one of them")
+        config = load_config(preset, overrides or [])
+        result = evaluate_model(config, tasks=tasks, temperature=temperature, seed=seed)
+    elif overrides:
+        raise ConfigError("--set changes a preset; give --preset NAME as well")
+    else:
+        worker = runs.find_run(run).worker()
+        result = evaluate_run(worker, iteration=iteration, tasks=tasks, temperature=temperature, seed=seed)
     if as_json:
         print_json(result.as_dict())
     else:

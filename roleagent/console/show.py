@@ -100,7 +100,8 @@ def evaluation_table(result: Evaluation) -> RenderableType:
         (result.run_id, "bold"),
         f"  policy version {result.iteration}, temperature {result.temperature:g}, seed {result.seed}\n",
     )
-    return Group(head, table)
+    steps = result.steps_to_success
+    return Group(head, table, Text("" if steps is None else f"Steps to success: {steps:.1f} on average"))
 
 
 def bank_table(run_id: str, stats: Mapping[str, Any]) -> RenderableType:

@@ -6,6 +6,7 @@ whole vocabulary, so the ratio of the update starts at 1 (the method, section 6,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -24,14 +25,17 @@ def sample(
 
     Args:
         logits: [n, V], any float type; computed in float32, the cumulative sum in float64.
-        temperature: greater than 0.
+        temperature: at least 0. At 0 the likeliest token is taken, the first of several, with log-probability 0.
         uniforms: [n] numbers in [0, 1); row i depends on number i alone.
 
     Returns:
         ids [n] (int64) and their log-probabilities [n] (float32), on the device of the logits.
     """
-    if not temperature > 0:
-        raise ValueError(f"temperature must be greater than 0, not {temperature}")
+    if not 0 <= temperature < math.inf:
+        raise ValueError(f"temperature must be at least 0 and finite, not {temperature}")
+    if temperature == 0:
+        ids = logits.argmax(dim=-1)
+        return ids, torch.zeros_like(ids, dtype=torch.float32)
     scaled = logits.float() / temperature
     shifted = scaled - scaled.amax(dim=-1, keepdim=True)
     cdf = torch.cumsum(shifted.exp(), dim=-1, dtype=torch.float64)

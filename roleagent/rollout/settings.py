@@ -19,7 +19,7 @@ class RolloutSettings:
     max_steps: int  #: T, turns of an episode, malformed ones included
     max_turn_tokens: int  #: tokens that the model may generate in one turn
     max_context: int  #: longest sequence of an episode
-    temperature: float = 1.0  #: of the softmax that is sampled and whose log-probs are recorded
+    temperature: float = 1.0  #: of the softmax that is sampled and whose log-probs are recorded; 0: greedy
     max_malformed: int = 3  #: malformed turns in a row that end an episode
     context: ContextTemplate = "history"
     window: int = 2  #: earlier turns that a step-independent prompt shows
@@ -39,13 +39,12 @@ class RolloutSettings:
             "concurrency": self.concurrency,
             "environment_workers": self.environment_workers,
             "step_timeout_seconds": self.step_timeout_seconds,
-            "temperature": self.temperature,
         }
         for name, value in positive.items():
             if value <= 0:
                 raise ValueError(f"{name} must be positive, not {value}")
-        if self.horizon < 0 or self.window < 0:
-            raise ValueError("horizon and window must not be negative")
+        if self.horizon < 0 or self.window < 0 or self.temperature < 0:
+            raise ValueError("horizon, window and temperature must not be negative")
         if self.max_context <= self.max_turn_tokens:
             raise ValueError("max_context must be larger than max_turn_tokens")
         if not 0 < self.refill_share <= 1:

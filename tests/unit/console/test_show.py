@@ -64,6 +64,7 @@ def test_an_evaluation(draw: Draw) -> None:
     )
     text = draw(show.evaluation_table(result))
     assert "a-run  policy version 3, temperature 0.4, seed 1" in text
+    assert "Steps to success" not in text
     assert "25.0%" in text
     assert "50.0%" in text
     assert "[red]loud[/red]" in text

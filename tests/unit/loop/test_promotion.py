@@ -14,6 +14,7 @@ from roleagent.loop import evaluating, promotion, runs
 from roleagent.loop.evaluating import Evaluation, committed_version
 from roleagent.loop.statistics import success_rate
 from roleagent.loop.worker import Worker
+from roleagent.rollout import loop as rollout
 from roleagent.tracking import tracker as tracking
 from roleagent.tracking.registry import ModelVersion
 from tests.support.committed import MakeRun
@@ -148,14 +149,21 @@ def test_evaluation_plays_what_is_asked_for_or_all_there_are(
 ) -> None:
     worker = make_run([{}])
     counts: list[int] = []
-    monkeypatch.setattr(Worker, "engine", lambda *_: None)
-    monkeypatch.setattr(evaluating, "_evaluate", lambda worker, engine, version, tasks, *_: counts.append(tasks))
+    monkeypatch.setattr(Worker, "engine", lambda *_: SimpleNamespace(max_context=1024))
+    monkeypatch.setattr(Worker, "policy_tokenizer", None)
+
+    def collect(engine: Any, tokenizer: Any, make: Any, pairs: Sequence[Any], *_: Any, **__: Any) -> list[Any]:
+        counts.append(len(pairs))
+        return [SimpleNamespace(success=True, task=SimpleNamespace(task_type="heat"))] * len(pairs)
+
+    monkeypatch.setattr(rollout, "collect", collect)
     evaluating.evaluate_run(worker, tasks=asked)
     assert counts == [played]
 
 
 def test_evaluation_of_more_tasks_than_there_are_is_refused(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Worker, "engine", lambda *_: None)
+    monkeypatch.setattr(Worker, "engine", lambda *_: SimpleNamespace(max_context=1024))
+    monkeypatch.setattr(Worker, "policy_tokenizer", None)
     with pytest.raises(ConfigError, match="17 held-out tasks were asked for; the environment has 16"):
         evaluating.evaluate_run(make_run([{}]), tasks=17)
     assert runs.read_status(runs.find_run("a-run").worker())["status"] == "new"

@@ -54,8 +54,16 @@ def test_logprobs_match_log_softmax() -> None:
     torch.testing.assert_close(logprobs.double(), expected, atol=5e-5, rtol=0)
 
 
-@pytest.mark.parametrize("temperature", [0.0, -1.0, math.nan])
-def test_temperature_must_be_positive(temperature: float) -> None:
+def test_at_temperature_zero_the_likeliest_token_is_taken() -> None:
+    logits = torch.tensor([[0.1, 2.0, 2.0], [5.0, -1.0, 4.9]])
+    ids, logprobs = sample(logits, 0.0, [0.99, 0.99])
+    assert ids.tolist() == [1, 0], "of equal ones the first"
+    assert logprobs.tolist() == [0.0, 0.0]
+    assert (ids.dtype, logprobs.dtype) == (torch.int64, torch.float32)
+
+
+@pytest.mark.parametrize("temperature", [-1.0, math.nan, math.inf])
+def test_temperature_must_not_be_negative(temperature: float) -> None:
     with pytest.raises(ValueError, match="temperature"):
         sample(torch.zeros(1, 2), temperature, [0.5])
 

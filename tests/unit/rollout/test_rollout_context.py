@@ -117,7 +117,7 @@ def test_every_setting_comes_from_the_configuration() -> None:
     "change",
     [
         {"max_steps": 0},
-        {"temperature": 0.0},
+        {"temperature": -0.5},
         {"concurrency": 0},
         {"horizon": -1},
         {"max_context": 50},
