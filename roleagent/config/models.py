@@ -104,6 +104,8 @@ class WorldInAgentConfig(_Frozen):
     """H: states predicted a step. Empty: 5 % of `max_steps`, at least 1 (the paper's best)."""
     weight: float = Field(1.0, ge=0)
     """w in R_t = R_task (1 + w R_pre). The paper's equation has 1; its public code uses 0.2."""
+    form: Literal["multiplicative", "additive"] = "multiplicative"
+    """`additive`: R_t = R_task + w R_pre, whatever the outcome. Not the method: for comparison, it can be hacked."""
     matching: Literal["words", "characters", "gestalt"] = "words"
     """Units of the longest matching subsequence; `gestalt` is difflib's ratio."""
     discount: float = Field(0.95, gt=0, le=1)
@@ -168,6 +170,8 @@ class LearnerConfig(_Frozen):
     """Optimizer steps a pass; each takes an equal share of the trajectories."""
     micro_batch_tokens: int = Field(16384, ge=64)
     """Tokens, padding included, in one forward pass; gradients are accumulated over them."""
+    gradient_noise: bool = True
+    """Estimate the gradient noise scale from half and whole minibatches. Needs a single training process."""
 
     def learning_rate_factor(self, done: float) -> float:
         """Factor on the learning rates when a share `done` in [0, 1] of the iterations lies behind."""
