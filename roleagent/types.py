@@ -148,3 +148,4 @@ class TrainingSequence:
     old_logprobs: tuple[float, ...]
     trajectory_id: str = ""
     values: tuple[ValuePoint, ...] = ()  #: one a step, for an estimator that needs V(s_t)
+    group: str = ""  #: its task: the advantages of sequences with the same one were made together

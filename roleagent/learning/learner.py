@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 from roleagent.config.models import LearnerConfig
 from roleagent.errors import ConfigError, DataQualityError, StorageError
+from roleagent.learning import gradient_noise
 from roleagent.learning import loss as losses
 from roleagent.learning.batch_run import BatchRun
 from roleagent.learning.checkpoint import (
@@ -149,9 +150,9 @@ class Learner:
             group["lr"] = rate * learning_rate_factor
         if config.old_logprobs == "recomputed" and config.epochs * len(shares) > 1:
             self._recompute(run, shares)
-        for _ in range(config.epochs):
-            for share in shares:
-                self._step(run, share)
+        for epoch in range(config.epochs):
+            for place, share in enumerate(shares):
+                self._step(run, share, self._half(run, share, iteration, place) if epoch == 0 else None)
         self.updates += 1
         result = metrics.result(self._accelerator)
         result["update/learning_rate"] = config.learning_rate * learning_rate_factor
@@ -179,7 +180,13 @@ class Learner:
                 found[index] = part.numpy()
         return found
 
-    def _step(self, run: BatchRun, share: Sequence[int]) -> None:
+    def _half(self, run: BatchRun, share: Sequence[int], iteration: int, step: int) -> gradient_noise.Half | None:
+        """The part of a minibatch that is accumulated first. Ranks have no gradient in common before the last round."""
+        if not self.config.gradient_noise or self._accelerator.num_processes > 1:
+            return None
+        return gradient_noise.draw_half(run.sequences, share, seed=self.seed, iteration=iteration, step=step)
+
+    def _step(self, run: BatchRun, share: Sequence[int], half: gradient_noise.Half | None) -> None:
         """One optimizer step on a minibatch, given as positions in the batch."""
         whole = [run.sequences[index] for index in share]
         active = [index for index in share if self._has_signal(run.sequences[index])]
@@ -189,14 +196,20 @@ class Learner:
             return
         size = _Size(tokens, len(whole), sum(len(sequence.values) for sequence in whole))
         self._optimizer.zero_grad(set_to_none=True)
-        for batch, last in self._rounds(run.sequences, active):
-            accumulate = contextlib.nullcontext() if last else self._accelerator.no_sync(self._scorer)
-            with accumulate:
-                total = self._loss(run, batch, size) if batch else self._nothing()
-                # Accelerate averages gradients over ranks; the loss is a sum over ranks.
-                self._accelerator.backward(total * self._accelerator.num_processes)
+        squares: list[Tensor] = []  # of the gradient after each part
+        for part in half.parts(active) if half else [active]:
+            for batch, last in self._rounds(run.sequences, part):
+                accumulate = contextlib.nullcontext() if last else self._accelerator.no_sync(self._scorer)
+                with accumulate:
+                    total = self._loss(run, batch, size) if batch else self._nothing()
+                    # Accelerate averages gradients over ranks; the loss is a sum over ranks.
+                    self._accelerator.backward(total * self._accelerator.num_processes)
+            if half:
+                squares.append(gradient_noise.squared_norm(parameter.grad for parameter in self._scorer.parameters()))
         norm = self._accelerator.clip_grad_norm_(self._scorer.parameters(), self.config.max_grad_norm)
         if run.metrics.add_gradient(float(full(cast("Tensor", norm)))):
+            if half:
+                run.metrics.add_noise(float(squares[0]), float(squares[1]), half.small, half.big)
             self._optimizer.step()
             self.optimizer_steps += 1
             run.untouched = False

@@ -132,7 +132,13 @@ def _sequences_of(
 
     def finished() -> TrainingSequence:
         return TrainingSequence(
-            tuple(ids), tuple(mask), tuple(weights), tuple(logprobs), trajectory.trajectory_id, tuple(points)
+            ids=tuple(ids),
+            mask=tuple(mask),
+            advantages=tuple(weights),
+            old_logprobs=tuple(logprobs),
+            trajectory_id=trajectory.trajectory_id,
+            values=tuple(points),
+            group=trajectory.task.task_id,
         )
 
     for step, row in zip(trajectory.steps, zip(*columns, strict=True), strict=True):

@@ -27,8 +27,15 @@ from roleagent.learning.advantages.base import (
     get_estimator,
 )
 from roleagent.types import Trajectory
+from roleagent.world_in_agent.behaviour import action_shares, behaviour_metrics
 from roleagent.world_in_agent.grouping import state_groups
-from roleagent.world_in_agent.reward import prediction_matrices, r_pre, step_penalties, step_returns
+from roleagent.world_in_agent.reward import (
+    prediction_bonus,
+    prediction_matrices,
+    r_pre,
+    step_penalties,
+    step_returns,
+)
 
 Array = NDArray[np.float64]
 
@@ -61,6 +68,7 @@ def make_estimator(config: TrainConfig) -> Estimator:
             "alpha": config.advantage.alpha,
             "normalisation": config.advantage.normalisation,
             "weight": config.world_in_agent.weight,
+            "form": config.world_in_agent.form,
             "discount": config.world_in_agent.discount,
             "gae_lambda": config.advantage.gae_lambda,
         },
@@ -101,6 +109,7 @@ def score_batch(
     cells = np.concatenate(matrices) if matrices else np.zeros((0, config.horizon))
     ends = np.cumsum([len(run.steps) for run in ordered]).tolist()
     prediction_rewards = r_pre(cells)
+    matched = time.perf_counter()
     for run, matrix, end in zip(ordered, matrices, ends, strict=True):
         batch.matches[run.trajectory_id] = matrix
         batch.r_pre[run.trajectory_id] = prediction_rewards[end - len(run.steps) : end]
@@ -114,6 +123,16 @@ def score_batch(
 
     batch.metrics.update(_reward_metrics(ordered, batch))
     batch.metrics.update(_match_metrics(cells, prediction_rewards))
+    batch.metrics.update(action_shares(ordered))
+    if config.horizon:
+        paid = prediction_bonus(
+            _joined([batch.returns[run.trajectory_id] for run in ordered]),
+            prediction_rewards,
+            getattr(estimator, "weight", 0.0),
+            config.world_in_agent.form,
+        )
+        batch.metrics.update(behaviour_metrics(ordered, prediction_rewards, paid))
+        batch.metrics["scoring/match_seconds"] = matched - started
     batch.metrics.update(_group_metrics(list(groups.values()), scored, batch))
     batch.metrics["scoring/seconds"] = time.perf_counter() - started
     return batch
@@ -183,7 +202,7 @@ def _group_metrics(
     """Groups that cannot teach, and how far steps share their states."""
     wins = [[run.success for run in members] for members in groups]
     rewards = [np.asarray([batch.rewards[run.trajectory_id] for run in members]) for members in groups]
-    silent = [not any(batch.step_advantages[run.trajectory_id].any() for run in members) for members in groups]
+    advantages = [_joined([batch.step_advantages[run.trajectory_id] for run in members]) for members in groups]
     sizes = _joined([np.bincount(group.state_groups) for group in scored]).astype(np.int64)
     steps = max(int(sizes.sum()), 1)
     return {
@@ -191,11 +210,13 @@ def _group_metrics(
         "groups/all_win": _mean([all(group) for group in wins]),
         "groups/all_fail": _mean([not any(group) for group in wins]),
         "groups/degenerate": _mean([float(values.max() - values.min()) <= SPAN for values in rewards]),
-        "groups/silent": _mean(silent),
+        "groups/equal_advantages": _mean([np.ptp(values) <= SPAN if values.size else True for values in advantages]),
+        "groups/silent": _mean([not values.any() for values in advantages]),
         "state_groups/count": float(len(sizes)),
         "state_groups/mean_size": _mean(sizes),
         "state_groups/max_size": float(sizes.max(initial=0)),
         "state_groups/shared_share": float(sizes[sizes > 1].sum() / steps),
+        "state_groups/single_share": float((sizes == 1).sum() / max(len(sizes), 1)),
     }
 
 

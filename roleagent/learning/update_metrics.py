@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from roleagent.learning import gradient_noise
 from roleagent.learning import loss as losses
 from roleagent.learning.packing import MicroBatch
 
@@ -44,7 +45,8 @@ class UpdateMetrics:
     `update/entropy` (nats), `update/ratio_mean`, `update/clip_low_share`, `update/clip_high_share` are means over the
     generated tokens that were computed. `mismatch/*`
     is measured in the first optimizer step alone, where the trainer still has the weights that sampled. `value/*` is
-    there with a value head: its loss, and the share of the targets' variance that it explains.
+    there with a value head: its loss, and the share of the targets' variance that it explains. `gradient_noise/*` are
+    means over the optimizer steps of the first pass (see `roleagent.learning.gradient_noise`).
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -55,6 +57,7 @@ class UpdateMetrics:
         self._skipped = 0
         self._norms: list[float] = []
         self._nonfinite = 0
+        self._noise: list[tuple[float, float, float]] = []
 
     def add_minibatch(self, tokens: int, skipped: int) -> None:
         """Generated tokens of a minibatch, and how many of them were left out because nothing depends on them."""
@@ -116,6 +119,10 @@ class UpdateMetrics:
         self._norms.append(norm)
         return True
 
+    def add_noise(self, half_square: float, whole_square: float, small: int, big: int) -> None:
+        """Record the squared norms of half and whole of a minibatch's gradient, and their units."""
+        self._noise.append((*gradient_noise.estimate(half_square, whole_square, small, big), float(big)))
+
     def result(self, accelerator: Accelerator) -> dict[str, float]:
         """All metrics, reduced over ranks."""
         totals = accelerator.reduce(self._sums, "sum").tolist()
@@ -137,6 +144,9 @@ class UpdateMetrics:
             "update/skipped_tokens": float(self._skipped),
             "update/padding_share": sums["padded"] / max(sums["input"] + sums["padded"], 1.0),
         }
+        if self._noise:
+            means = [sum(column) / len(self._noise) for column in zip(*self._noise, strict=True)]
+            result |= dict(zip((gradient_noise.SIGNAL, gradient_noise.TRACE, gradient_noise.BATCH), means, strict=True))
         if sums["mismatch_tokens"]:
             count = sums["mismatch_tokens"]
             result["mismatch/ratio_mean"] = sums["mismatch_ratio"] / count

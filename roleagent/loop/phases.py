@@ -23,6 +23,7 @@ from roleagent.types import DiagnosisStatus, DrawnTask, Task, Trajectory
 
 if TYPE_CHECKING:
     from roleagent.quality import QualityReport
+    from roleagent.rollout.meter import RolloutMeter
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,20 +56,23 @@ def draw_tasks(worker: Worker, n: int) -> list[DrawnTask]:
 
 def roll_out(worker: Worker, n: int, drawn: Sequence[DrawnTask]) -> PhaseResult:
     """Play the group of every drawn task with policy version n - 1; write `trajectories.parquet`."""
+    from roleagent.rollout.meter import RolloutMeter
     from roleagent.rollout.metrics import rollout_metrics
     from roleagent.rollout.records import write_trajectories
 
     config = worker.config
+    meter = RolloutMeter()
     with Stopwatch() as watch:
 
         def play(items: Sequence[DrawnTask]) -> list[Trajectory]:
             episodes = [(item.task, sample) for item in items for sample in range(config.rollout.group_size)]
-            return _play(worker, n, n - 1, episodes, "rollout", config.rollout.temperature, "roll out")
+            return _play(worker, n, n - 1, episodes, "rollout", config.rollout.temperature, "roll out", meter=meter)
 
         trajectories = sampling.play_rounds(drawn, play, config)
         record = worker.writer(n).put("trajectories.parquet", write_trajectories(trajectories))
     worker.keep(f"trajectories/{n}", trajectories)
     metrics = _named(rollout_metrics(trajectories), "train", "rollout")
+    metrics |= {f"rollout_time/{name}": value for name, value in meter.metrics().items()}
     metrics["rollout/tokens_per_second"] = metrics["rollout/tokens_generated"] / max(watch.seconds, 1e-9)
     played = _played(drawn, trajectories)
     relevance = sum(item.source == "relevance" for item in played)
@@ -328,6 +332,7 @@ def _play(
     temperature: float,
     phase: str,
     shown: int | None = None,
+    meter: RolloutMeter | None = None,
 ) -> list[Trajectory]:
     from roleagent.rollout.loop import collect
     from roleagent.rollout.settings import settings_from_config
@@ -346,6 +351,7 @@ def _play(
         seed=worker.config.seed,
         purpose=purpose,
         on_progress=lambda done, total: listener().phase_progress(iteration, phase, done, total),
+        meter=meter,
     )
 
 

@@ -12,11 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from roleagent.learning.gradient_noise import noise_scale
 from roleagent.loop import home
+from roleagent.loop.costs import cost_table
 from roleagent.loop.runs import mlflow_place, read_status
 from roleagent.loop.statistics import Rate
 from roleagent.loop.worker import Stopwatch, Worker, peak_memory_mb
 from roleagent.storage import MissingObjectError, prune
+from roleagent.tracking.history import MEASURES
 
 SUMMARY = "summary.json"
 _TABLE_ROWS = 12
@@ -149,6 +152,12 @@ def failure_counts(rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     return dict(sorted(types.items(), key=lambda pair: (-pair[1], pair[0])))
 
 
+def measures(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[float | None]]:
+    """Return one value an iteration of each of `MEASURES` that the run has, None where an iteration had none."""
+    found = {name: [item.get(name) for item in rows] for name in MEASURES}
+    return {name: values for name, values in found.items() if any(value is not None for value in values)}
+
+
 def summarise(worker: Worker, status: str = "finished") -> dict[str, Any]:
     """Return the machine-readable summary of a run, finished or not; `docs/command-line.md` explains its keys."""
     rows = history(worker)
@@ -181,6 +190,9 @@ def summarise(worker: Worker, status: str = "finished") -> dict[str, Any]:
         "curriculum_share": sum(drawn) / len(drawn) if drawn else 0.0,
         "phase_share": share,
         "beside_update_share": beside,
+        "cost_table": cost_table(rows, walls),
+        "gradient_noise_scale": noise_scale(trained),
+        "measures": measures(trained),
         "peak_rss_mb": max((item["memory/peak_mb"] for item in rows), default=0.0),
         "checkpoint": worker.store.checkpoint_uri(worker.run_id, last) if rows else "",
         **mlflow_place(worker),
@@ -223,6 +235,7 @@ def finish(worker: Worker, n: int) -> dict[str, Any]:
         config=worker.config.model_dump(mode="json"),
         diagnoses=diagnoses,
         links=links,
+        costs=summary["cost_table"],
     )
     worker.store.write(worker.run_id, SUMMARY, json.dumps(summary, indent=1).encode())
     worker.tracker.log_figures(rows)

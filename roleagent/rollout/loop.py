@@ -231,6 +231,7 @@ class _Rollout:
         environment = lane.environment
         assert environment is not None
         lane.action, lane.acted_at = action, self._batch.length(number)
+        self._batch.acted(number)
         lane.call = self._submit(lambda: read_outcome(environment.step(action), self._listed))
 
     def _start_next(self, number: int) -> None:

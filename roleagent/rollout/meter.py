@@ -13,6 +13,9 @@ class RolloutMeter:
     prefill_seconds: float = 0.0  #: engine and sampling, when contexts are read
     decode_seconds: float = 0.0  #: engine and sampling, one token a lane
     environment_seconds: float = 0.0  #: waiting for environments, or inside those that run inline
+    prediction_seconds: float = 0.0  #: each decode step's time, in proportion to its lanes whose action was complete
+    prediction_only_seconds: float = 0.0  #: decode steps in which every lane was past its action
+    prediction_any_seconds: float = 0.0  #: decode steps in which any lane was
     decode_steps: int = 0
     prefilled_tokens: int = 0  #: context tokens and the last token of the turn before them
     decoded_tokens: int = 0  #: sampled tokens, those that end a prefill included
@@ -20,12 +23,23 @@ class RolloutMeter:
     environment_calls: int = 0
     abandoned_threads: int = 0  #: threads given up with an environment that did not answer
 
+    def decoded(self, seconds: float, lanes: int, predicting: int) -> None:
+        """Add a decode step of `lanes` lanes, of which `predicting` have sent their action before it."""
+        self.decode_seconds += seconds
+        self.decode_steps += 1
+        if predicting:
+            self.prediction_seconds += seconds * predicting / lanes
+            self.prediction_any_seconds += seconds
+            if predicting == lanes:
+                self.prediction_only_seconds += seconds
+
     def metrics(self) -> dict[str, float]:
         """Return metrics without a prefix.
 
-        `tokens_per_second` counts sampled tokens over all the time. `prediction_seconds` is the time of decoding
-        in proportion to the tokens sampled after the action (World-In-Agent's cost). `loop_share` is what is left
-        of the time when engine, sampling and environments are taken away.
+        `tokens_per_second` counts sampled tokens over all the time. `prediction_seconds` is the predictions' part of
+        the time of decoding (World-In-Agent's cost), step by step in proportion to the lanes that were past their
+        action; it lies between `prediction_only_seconds` and `prediction_any_seconds`. `loop_share` is what is left of
+        the time when engine, sampling and environments are taken away.
         """
         total = self.total_seconds
         spent = self.prefill_seconds + self.decode_seconds + self.environment_seconds
@@ -35,7 +49,9 @@ class RolloutMeter:
             "prefill_seconds": self.prefill_seconds,
             "decode_seconds": self.decode_seconds,
             "environment_seconds": self.environment_seconds,
-            "prediction_seconds": self.decode_seconds * predictions,
+            "prediction_seconds": self.prediction_seconds,
+            "prediction_only_seconds": self.prediction_only_seconds,
+            "prediction_any_seconds": self.prediction_any_seconds,
             "prediction_token_share": predictions,
             "loop_share": max(0.0, total - spent) / total if total else 0.0,
             "tokens_per_second": self.decoded_tokens / total if total else 0.0,

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from roleagent.types import StopReason
+from roleagent.world_in_agent.behaviour import toggles
 
 if TYPE_CHECKING:
     from roleagent.types import Trajectory
@@ -30,17 +31,19 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     Over episodes: `episodes`, `success_rate`, `success_rate/<task type>`, `score_mean`, `steps_mean`,
     `stop/<reason>` (shares that sum to 1). Over steps: `invalid_action_share` (readable but not understood or not
     possible), `malformed_share`, `truncated_share`, `turn_tokens_mean`, `action_repeat_share` (the same action as in
-    the step before), `no_op_share` (the next observation equals the present one). Over tokens: `tokens_generated`
+    the step before), `no_op_share` (the next observation equals the present one), `toggle_share` (the step goes back,
+    see `roleagent.world_in_agent.behaviour`). Over tokens: `tokens_generated`
     and `tokens_total` (generated and context). Shares and means of nothing are 0.
     """
     episodes = len(trajectories)
     by_type: dict[str, list[bool]] = defaultdict(list)
     stops = dict.fromkeys(StopReason, 0)
-    steps = invalid = malformed = truncated = generated = context = repeats = repeatable = no_ops = 0
+    steps = invalid = malformed = truncated = generated = context = repeats = repeatable = no_ops = back = 0
     for trajectory in trajectories:
         by_type[trajectory.task.task_type].append(trajectory.success)
         stops[trajectory.stop_reason] += 1
         states = trajectory.states
+        back += int(toggles(trajectory).sum())
         previous: str | None = None
         for position, step in enumerate(trajectory.steps):
             steps += 1
@@ -65,6 +68,7 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         "turn_tokens_mean": _share(generated, steps),
         "action_repeat_share": _share(repeats, repeatable),
         "no_op_share": _share(no_ops, steps),
+        "toggle_share": _share(back, steps),
         "tokens_generated": float(generated),
         "tokens_total": float(generated + context),
     }

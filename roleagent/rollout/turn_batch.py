@@ -61,6 +61,7 @@ class TurnBatch:
         self._last = np.zeros(lanes, dtype=np.int64)
         self._decodes = np.zeros(lanes, dtype=np.bool_)
         self._active: NDArray[np.int64] = np.zeros(0, dtype=np.int64)  # the lanes where it is true
+        self._acted = np.zeros(lanes, dtype=np.bool_)  # the turn's action is complete; what follows are predictions
 
     @property
     def decoding(self) -> int:
@@ -82,6 +83,7 @@ class TurnBatch:
                 rows[lane] = list(context)
             self._fresh[lane] = False
             self._length[lane] = 0
+            self._acted[lane] = False
         look: list[int] = []
         for group in _chunks(rows):
             started = time.perf_counter()
@@ -104,9 +106,13 @@ class TurnBatch:
         active = self._active
         logits = self._engine.step(self._slots[active].tolist(), torch.from_numpy(self._last[active]))
         ids, logprobs = self._sample(active, logits)
-        self._meter.decode_seconds += time.perf_counter() - started
-        self._meter.decode_steps += 1
+        seconds = time.perf_counter() - started
+        self._meter.decoded(seconds, len(active), int(np.count_nonzero(self._acted[active])))
         return self._append(active, ids, logprobs)
+
+    def acted(self, lane: int) -> None:
+        """Note that the lane's turn has its action: the tokens from here to its end are predictions."""
+        self._acted[lane] = True
 
     def length(self, lane: int) -> int:
         """Tokens of the lane's turn."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from roleagent.tracking import style
 from roleagent.tracking.history import History, column, number, to_history, totals
+from roleagent.tracking.learning_figures import draw_behaviour, draw_mismatch, draw_signal
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -248,5 +249,8 @@ _FIGURES: dict[str, Callable[[History], Figure | None]] = {
     "failure_types": draw_failure_types,
     "bank": draw_bank,
     "curriculum": draw_curriculum,
+    "signal": draw_signal,
+    "mismatch": draw_mismatch,
+    "behaviour": draw_behaviour,
     "phases": draw_phases,
 }

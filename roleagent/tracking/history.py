@@ -14,6 +14,21 @@ Row = Mapping[str, Any]
 History = Sequence[Row]
 #: Names under which the phases of the loop report what a figure calls by a shorter one.
 _ALIASES = {"success/train": "rollout/success_rate", "success/heldout": "heldout/success"}
+#: What a run and an ablation show over the iterations beside success: docs/accounting.md and docs/reward-hacking.md.
+MEASURES: Mapping[str, str] = {
+    "match/mean": "prediction match",
+    "rollout/no_op_share": "no-op steps",
+    "rollout/toggle_share": "toggle steps",
+    "rollout/action_repeat_share": "repeated actions",
+    "match/no_op_mass": "no-ops' share of all matches",
+    "bonus/no_op_mass": "no-ops' share of the paid match",
+    "bonus/toggle_mass": "toggles' share of the paid match",
+    "mismatch/logprob_gap_mean": "sampler-trainer log-prob gap (nats)",
+    "mismatch/capped_share": "tokens above the importance cap",
+    "groups/degenerate": "groups with equal rewards",
+    "groups/silent": "groups with zero gradient",
+    "state_groups/single_share": "state groups of one step",
+}
 
 
 def to_history(rows: Iterable[Row]) -> list[dict[str, Any]]:

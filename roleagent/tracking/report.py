@@ -22,6 +22,9 @@ _CAPTIONS = {
     "failure_types": "Diagnosed failures by type",
     "bank": "Growth of the failure bank",
     "curriculum": "The task distribution",
+    "signal": "Groups that teach nothing, state groups of one, and the gradient noise scale",
+    "mismatch": "Training-inference mismatch: the same tokens scored by trainer and sampler",
+    "behaviour": "Does the policy make its next state easy to foretell?",
     "phases": "Seconds of each phase",
 }
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|~$&])")
@@ -36,6 +39,7 @@ def write_report(
     config: Mapping[str, Any],
     diagnoses: Sequence[Diagnosis] = (),
     links: Mapping[str, str] | None = None,
+    costs: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write `report.md` and `figures/*.png` into a folder; return the report's path.
 
@@ -46,6 +50,7 @@ def write_report(
         config: nested settings; credentials are masked.
         diagnoses: an example of each failure type is taken from them, the newest valid one.
         links: name -> address, shown under the title.
+        costs: the cost table of a mean iteration (`roleagent.loop.costs`).
     """
     from roleagent.tracking.figures import draw_figures
 
@@ -56,7 +61,7 @@ def write_report(
         figure.savefig(pictures / f"{name}.png")
     path = folder / "report.md"
     text = render_report(
-        history, run_id=run_id, config=config, diagnoses=diagnoses, links=links, figures=tuple(figures)
+        history, run_id=run_id, config=config, diagnoses=diagnoses, links=links, figures=tuple(figures), costs=costs
     )
     path.write_text(text, encoding="utf-8")
     return path
@@ -70,6 +75,7 @@ def render_report(
     diagnoses: Sequence[Diagnosis] = (),
     links: Mapping[str, str] | None = None,
     figures: Sequence[str] = (),
+    costs: Mapping[str, Any] | None = None,
 ) -> str:
     """Return the report's text; arguments as in :func:`write_report`, `figures` names those to embed."""
     rows = to_history(history)
@@ -86,6 +92,8 @@ def render_report(
         whole = sum(seconds.values()) or 1.0
         cells = [(escape(name), f"{value:,.1f}", f"{value / whole:.1%}") for name, value in seconds.items()]
         parts += ["## Time", _table(("phase", "seconds", "share"), cells)]
+    if costs:
+        parts += ["## Cost", *_costs(costs)]
     parts += ["## What to try next", "\n".join(f"- {line}" for line in suggestions(rows))]
     settings = [(f"`{key}`", escape(value)) for key, value in flatten(config).items()]
     parts += ["## Configuration", _table(("key", "value"), settings)]
@@ -151,6 +159,29 @@ def _summary(rows: Sequence[Row]) -> list[tuple[str, ...]]:
     if seconds:
         lines.append(("seconds in all", "", f"{seconds:,.0f}", f"{seconds / max(1, len(rows)):,.1f} an iteration"))
     return lines
+
+
+def _costs(costs: Mapping[str, Any]) -> list[str]:
+    """The cost table and what it says: the mean iteration, beside the shares that the paper gives."""
+    rows = [
+        (
+            name.replace("_", " "),
+            f"{part['seconds']:,.3f}",
+            f"{part['share']:.2%}",
+            f"{part['wall_seconds']:,.3f}",
+            "" if part["paper_share"] is None else f"{part['paper_share']:.2%}",
+        )
+        for name, part in costs["parts"].items()
+    ]
+    low, high = costs["prediction_bounds"]
+    return [
+        _table(("part", "seconds", "share of the step", "of them on the clock", "paper's share"), rows),
+        f"Mean of {costs['iterations']} iterations of {costs['step_seconds']:,.2f} s, evaluations "
+        f"({costs['evaluation_seconds']:,.2f} s) left out. What Role-Agent adds (prediction, prediction reward, "
+        f"diagnosis, reshaping) takes {costs['added_seconds']:,.3f} s, {costs['added_share']:.1%} of the step. "
+        f"Decoding in which every episode was predicting took {low:,.3f} s, in which any was {high:,.3f} s: the "
+        "prediction's seconds are apportioned between these. The paper's shares are of its own hardware and environment.",
+    ]
 
 
 def _failures(kinds: Mapping[str, float], diagnoses: Sequence[Diagnosis]) -> list[str]:

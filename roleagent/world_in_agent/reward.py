@@ -6,7 +6,11 @@
     R_t = G_t (1 + w R_pre(a_t))                modulated step return
     R(tau) = R_E(tau) (1 + w mean_t R_pre(a_t)) trajectory reward
 
-The prediction reward multiplies and never adds: a trajectory without task reward gets none, whatever it predicted.
+In this form, the `multiplicative` one, the prediction reward never adds: a trajectory without task reward gets none,
+whatever it predicted. The `additive` one is there to be compared with (docs/reward-hacking.md), and pays every match:
+
+    R_t = G_t + w R_pre(a_t)                    R(tau) = R_E(tau) + w mean_t R_pre(a_t)
+
 G_t is the discounted return and not r_t, because r_t is zero everywhere but in the winning step of most tasks, and
 the factor would then act on that step alone. Penalties are amounts >= 0 that are subtracted after modulation.
 
@@ -16,6 +20,7 @@ Source: the method, section 1; equations of the paper as quoted there. Arrays in
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +29,7 @@ from roleagent.types import Trajectory
 from roleagent.world_in_agent.matching import MatchUnit, match_many
 
 Array = NDArray[np.float64]
+Form = Literal["multiplicative", "additive"]
 
 
 def prediction_matrix(trajectory: Trajectory, unit: MatchUnit = "words", horizon: int | None = None) -> Array:
@@ -94,16 +100,31 @@ def step_returns(rewards: Sequence[float], discount: float = 0.95) -> Array:
     return np.asarray(returns, dtype=np.float64)
 
 
-def modulated_returns(returns: Array, prediction_reward: Array, weight: float = 1.0) -> Array:
-    """Return R_t = G_t (1 + w R_pre(a_t)); all arrays have the same shape."""
+def modulated_returns(
+    returns: Array, prediction_reward: Array, weight: float = 1.0, form: Form = "multiplicative"
+) -> Array:
+    """Return R_t = G_t (1 + w R_pre(a_t)), or G_t + w R_pre(a_t); all arrays have the same shape."""
+    if form == "additive":
+        added: Array = returns + weight * prediction_reward
+        return added
     modulated: Array = returns * (1.0 + weight * prediction_reward)
     return modulated
 
 
-def trajectory_reward(outcome: float, prediction_reward: Array, weight: float = 1.0) -> float:
-    """Return R(tau) = R_E (1 + w mean_t R_pre(a_t)); a trajectory without steps has R_pre = 0."""
+def prediction_bonus(
+    returns: Array, prediction_reward: Array, weight: float = 1.0, form: Form = "multiplicative"
+) -> Array:
+    """Return R_t - G_t, what the predictions alone pay: w G_t R_pre(a_t), or w R_pre(a_t); same shape as the inputs."""
+    bonus: Array = weight * prediction_reward * (1.0 if form == "additive" else returns)
+    return bonus
+
+
+def trajectory_reward(
+    outcome: float, prediction_reward: Array, weight: float = 1.0, form: Form = "multiplicative"
+) -> float:
+    """Return R(tau) = R_E (1 + w mean_t R_pre(a_t)), or R_E + w mean_t R_pre(a_t); without steps R_pre = 0."""
     mean = float(prediction_reward.mean()) if prediction_reward.size else 0.0
-    return outcome * (1.0 + weight * mean)
+    return outcome + weight * mean if form == "additive" else outcome * (1.0 + weight * mean)
 
 
 def step_penalties(trajectory: Trajectory, invalid_action: float = 0.1, overlong: float = 0.0) -> Array:

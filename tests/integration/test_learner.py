@@ -280,9 +280,10 @@ def test_both_denominators_agree_on_exactly_recorded_data(old_logprobs):
 
 
 def test_recomputed_denominator_costs_one_forward_pass_only_when_there_are_several_steps():
+    whole = {"old_logprobs": "recomputed", "gradient_noise": False}  # not in halves: one forward pass a minibatch
     for config, expected in ((PLAIN, 1), (PLAIN.model_copy(update={"epochs": 2}), 3)):
         model = tiny_model(0)
-        learner = Learner(model, None, config.model_copy(update={"old_logprobs": "recomputed"}), seed=0)
+        learner = Learner(model, None, config.model_copy(update=whole), seed=0)
         calls = []
         model.base_model.register_forward_hook(lambda *_, calls=calls: calls.append(1))
         learner.update(random_sequences(4), temperature=1.0, iteration=0)
@@ -434,6 +435,7 @@ def test_metrics_are_complete_and_finite():
         *(f"update/{name}" for name in ("tokens", "generated_tokens", "skipped_tokens", "padding_share")),
         *(f"update/{name}" for name in ("learning_rate", "seconds", "tokens_per_second")),
         *(f"mismatch/{name}" for name in ("ratio_mean", "ratio_max", "capped_share", "logprob_gap_mean")),
+        *(f"gradient_noise/{name}" for name in ("signal", "trace", "batch")),
     }
     assert all(type(value) is float and math.isfinite(value) for value in metrics.values())
 

@@ -1,7 +1,7 @@
 """What an advantage estimator gets and gives, the normalisation they share, and the registry.
 
 To add an estimator, put one file into this folder with a frozen dataclass under `@register("name")`. Its fields are
-its knobs and its defaults the vetted recipe; those named `alpha`, `normalisation`, `weight`, `discount` and
+its knobs and its defaults the vetted recipe; those named `alpha`, `normalisation`, `weight`, `form`, `discount` and
 `gae_lambda` are filled from the configuration. `advantage.estimator: name` then selects it. What its paper sets beside
 the advantage goes into `roleagent.config.recipes`.
 """

@@ -293,6 +293,6 @@ def test_the_ablation_without_prediction_rewards_none() -> None:
 
 
 def test_no_estimator_has_a_field_that_the_configuration_does_not_fill() -> None:
-    filled = {"alpha", "normalisation", "weight", "discount", "gae_lambda"}
+    filled = {"alpha", "normalisation", "weight", "form", "discount", "gae_lambda"}
     for name in list_estimators():
         assert {field.name for field in fields(get_estimator(name))} <= filled  # type: ignore[arg-type]

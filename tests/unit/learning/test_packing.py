@@ -74,6 +74,7 @@ def test_steps_that_continue_extend_one_sequence():
             advantages=(0.0, 0.0, 0.25, 0.25, 0.0, -1.0),
             old_logprobs=(0.0, 0.0, -0.1 * 3, -0.1 * 4, 0.0, -0.1 * 6),
             trajectory_id="t",
+            group="task",
         )
     ]
 

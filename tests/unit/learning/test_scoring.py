@@ -102,7 +102,7 @@ def random_batch(tasks: int, samples: int, length: int, *, seed: int = 0, horizo
 
 
 def without_time(batch: ScoredBatch) -> dict[str, float]:
-    return {name: value for name, value in batch.metrics.items() if name != "scoring/seconds"}
+    return {name: value for name, value in batch.metrics.items() if not name.endswith("seconds")}
 
 
 def test_by_hand() -> None:
@@ -122,8 +122,7 @@ def test_by_hand() -> None:
     np.testing.assert_array_equal(scored.step_advantages["b/0"], [0.0])
     np.testing.assert_array_equal(scored.step_advantages["b/1"], [0.0])
 
-    seconds = scored.metrics.pop("scoring/seconds")
-    assert seconds > 0
+    assert 0 < scored.metrics.pop("scoring/match_seconds") < scored.metrics.pop("scoring/seconds")
     assert scored.metrics == pytest.approx(
         {
             "reward/success": 0.25,
@@ -137,15 +136,27 @@ def test_by_hand() -> None:
             "match/mean": 4 / 6,
             "match/h1": 4 / 6,
             "match/zero_share": 2 / 6,
+            # `look` six times; the refused one is `invalid`. Every step moves on.
+            "match/moving": 4 / 6,
+            "match/no_op_mass": 0.0,
+            "match/toggle_mass": 0.0,
+            "bonus/no_op_mass": 0.0,
+            "bonus/toggle_mass": 0.0,
+            "match/action/look": 4 / 5,
+            "match/action/invalid": 0.0,
+            "action_share/look": 5 / 6,
+            "action_share/invalid": 1 / 6,
             "groups/count": 2.0,
             "groups/all_win": 0.0,
             "groups/all_fail": 0.5,
             "groups/degenerate": 0.5,
+            "groups/equal_advantages": 0.5,
             "groups/silent": 0.5,
             "state_groups/count": 4.0,  # task a: hall, desk, sofa; task b: hall
             "state_groups/mean_size": 1.5,
             "state_groups/max_size": 2.0,
             "state_groups/shared_share": 4 / 6,
+            "state_groups/single_share": 0.5,
         }
     )
 
@@ -204,6 +215,7 @@ def test_rewards_are_modulated_under_role_agent_only() -> None:
     "change",
     [
         {"world_in_agent": {"weight": 0.2}},
+        {"world_in_agent": {"form": "additive"}},
         {"world_in_agent": {"matching": "characters"}},
         {"world_in_agent": {"discount": 0.5}},
         {"world_in_agent": {"horizon": 2}},

@@ -61,6 +61,7 @@ def test_hand_computed() -> None:
         "turn_tokens_mean": 5,
         "action_repeat_share": 2 / 3,  # pairs: go-take, go-go (repeat), go-go (repeat); a malformed turn starts anew
         "no_op_share": 3 / 8,  # a-a, n-n, b-b
+        "toggle_share": 0,
         "tokens_generated": 40,
         "tokens_total": 64,
         "success_rate/put": 1 / 2,
@@ -99,6 +100,7 @@ def test_meter_splits_the_time() -> None:
         decode_steps=100,
         decoded_tokens=400,
         prediction_tokens=100,
+        prediction_seconds=1.5,
     )
     metrics = meter.metrics()
     assert metrics["loop_share"] == pytest.approx(0.1)

@@ -28,6 +28,16 @@ def made_up_history(iterations: int) -> list[dict[str, Any]]:
             "curriculum/relevance_share": 0.5,
             "curriculum/entropy": 6.0,
             "curriculum/max_probability": 0.01,
+            "mismatch/logprob_gap_mean": 1e-4,
+            "mismatch/ratio_mean": 1.0,
+            "groups/degenerate": 0.25,
+            "groups/silent": 0.0,
+            "gradient_noise/trace": 6.0,
+            "gradient_noise/signal": 1.0 if n % 2 else 2.0,
+            "gradient_noise/batch": 8.0,
+            "rollout/no_op_share": 0.1,
+            **{f"match/action/verb{k}": 0.05 * k for k in range(12)},
+            **{f"action_share/verb{k}": 1 / 12 for k in range(12)},
         }
         if n in (1, iterations):
             row |= {"success/heldout": 0.5, "heldout/low": 0.4, "heldout/high": 0.6}
@@ -38,7 +48,10 @@ def made_up_history(iterations: int) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("iterations", [1, 2, 25])
 def test_every_figure_is_drawn_as_a_picture(iterations: int) -> None:
     figures = draw_figures(made_up_history(iterations))
-    assert list(figures) == ["success", "match", "failure_types", "bank", "curriculum", "phases"]
+    assert list(figures) == [
+        *("success", "match", "failure_types", "bank", "curriculum"),
+        *("signal", "mismatch", "behaviour", "phases"),
+    ]
     for figure in figures.values():
         picture = io.BytesIO()
         figure.savefig(picture, format="png")
