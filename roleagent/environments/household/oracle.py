@@ -113,7 +113,7 @@ def premature_placement(episode: Episode) -> Finding | None:
 
 
 def wrong_receptacle(episode: Episode) -> Finding | None:
-    """Put the object into a receptacle where it does not count, or carried it to such ones only."""
+    """Put the object, ready to be placed, where it does not count, or carried it to such receptacles only."""
     if episode.subject == NOTHING or episode.goal.lamp or episode.subject in episode.placed:
         return None
     put = episode.put(episode.subject)
@@ -125,10 +125,13 @@ def wrong_receptacle(episode: Episode) -> Finding | None:
     if not ready:
         return None
     later = [act for act in episode.acts[episode.taken :] if episode.ready(act.before, episode.subject)]
-    elsewhere = [act for act in later if not episode.is_target(act.place) and act.place != NOTHING]
+    elsewhere = [act for act in later if act.place != NOTHING and not episode.is_target(act.place)]
     tried = [act.number for act in elsewhere if act.verb == "move" and episode.at(act.before, act.place)]
-    astray = [act.number for act in elsewhere if act.verb == "go" and act.valid]
-    return Finding(tried or astray, sure=True) if tried or astray else None
+    astray = [act for act in elsewhere if act.verb == "go" and act.valid]
+    arrived = [act.number for act in later if any(map(episode.is_target, episode.game.here(act.after.location)))]
+    left = [act.number for act in astray if arrived and act.number > arrived[0]]
+    steps = tried or left or [act.number for act in astray]
+    return Finding(steps, sure=bool(tried) or not arrived) if steps else None
 
 
 def wrong_object(episode: Episode) -> Finding | None:
@@ -197,7 +200,7 @@ def second_object_forgotten(episode: Episode) -> Finding | None:
         ]
         passed = [number for place in set(after) for number in episode.left_closed(place) if number >= phase]
         looked = min(passed, default=never) >= min(others, default=never)
-    return Finding([phase], sure=known or not (looked or back))
+    return Finding([phase, *episode.overlooked], sure=known or not (looked or back))
 
 
 def unopened_receptacle(episode: Episode) -> Finding | None:
@@ -212,11 +215,11 @@ def unopened_receptacle(episode: Episode) -> Finding | None:
 
 
 def repeated_exploration(episode: Episode) -> Finding | None:
-    """Went back to places seen before while others were unsearched, or while the object's place was known."""
+    """Went back to places seen before while others were unsearched, or from where the object lay in sight."""
     if episode.end.held != NOBODY and not episode.searches_lamp():
         return None
-    steps = list(episode.returns())
-    return Finding(steps) if steps else None
+    steps = sorted({*episode.returns, *episode.overlooked})
+    return Finding(steps, sure=bool(episode.returns)) if steps else None
 
 
 #: Failure type -> its definition.

@@ -6,7 +6,7 @@ treated, put down and left closed. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -96,7 +96,7 @@ class Episode:
 
     @cached_property
     def seen(self) -> dict[int, int]:
-        """thing -> t at which it was first shown; -1 is no time, so what was never shown is missing."""
+        """thing -> t at which it was first shown; what was never shown is missing."""
         first: dict[int, int] = {}
         for number, place in self.looks:
             for thing in self.acts[number - 1].after.contents[place]:
@@ -176,24 +176,37 @@ class Episode:
             return frozenset(i for i, thing in enumerate(self.game.things) if thing.kind == self.goal.lamp)
         return self.wanted - self.placed
 
-    def returns(self) -> Iterator[int]:
-        """Yield the steps of the last phase that went to a place seen before though there was a better one.
+    @cached_property
+    def overlooked(self) -> list[int]:
+        """Steps of the last phase that went away from a needed object in plain sight."""
+        found = []
+        for act in self.acts[self.phase - 1 :]:
+            if act.verb == "go" and act.valid:
+                here = (place for place in self.game.here(act.before.location) if is_open(self.game, act.before, place))
+                things = {thing for place in here for thing in act.before.contents[place]}
+                if any(self.seen.get(thing, self.length) < act.number for thing in things & self.needed):
+                    found.append(act.number)
+        return found
 
-        Better is one that was not searched yet, or where a needed object had been seen. To go to the needed object,
-        or to a place that was left closed, is no return.
+    @cached_property
+    def returns(self) -> list[int]:
+        """Steps of the last phase that went to a place where the agent had been, or was, though there was a better one.
+
+        Better is one that was not searched yet, or where a needed object had been seen.
         """
         visited = {act.place for act in self.arrivals if act.number < self.phase}
-        unsearched = {place for place in range(len(self.game.receptacles)) if place not in self.searched}
+        found = []
         for act in self.acts[self.phase - 1 :]:
-            stays = act.verb == "go" and act.place != NOTHING and self.at(act.before, act.place)
-            if act not in self.arrivals and not stays:
+            if act.verb != "go" or act.place == NOTHING or not (act.valid or self.at(act.before, act.place)):
                 continue
             known = any(self.seen.get(thing, self.length) < act.number for thing in self.needed)
-            late = any(number >= act.number for place, number in self.searched.items() if place != act.place)
+            others = set(range(len(self.game.receptacles))) - {act.place}
+            unsearched = any(self.searched.get(place, self.length) >= act.number for place in others)
             here = any(thing in self.needed for thing in act.after.contents[act.place])
-            if act.place in visited and (known or late or unsearched - {act.place}) and not here:
-                yield act.number
+            if act.place in visited and (known or unsearched) and not here:
+                found.append(act.number)
             visited.add(act.place)
+        return found
 
 
 def replay(game: Game, actions: Sequence[str]) -> Episode | None:
