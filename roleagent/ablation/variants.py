@@ -18,10 +18,13 @@ from pydantic import BaseModel
 from roleagent.config import TrainConfig
 from roleagent.errors import ConfigError
 
+_WITH_PREDICTIONS = ("advantage.estimator=role_agent", "world_in_agent.enabled=true")
 #: The method and its ablations (the method, section 4). They say everything that they are, whatever a preset says.
 VARIANTS: Mapping[str, tuple[str, ...]] = {
-    "full": ("advantage.estimator=role_agent", "world_in_agent.enabled=true", "agent_in_world.enabled=true"),
-    "no-aiw": ("advantage.estimator=role_agent", "world_in_agent.enabled=true", "agent_in_world.enabled=false"),
+    "full": (*_WITH_PREDICTIONS, "world_in_agent.form=multiplicative", "agent_in_world.enabled=true"),
+    "no-aiw": (*_WITH_PREDICTIONS, "world_in_agent.form=multiplicative", "agent_in_world.enabled=false"),
+    # The full method, but the match is paid whatever the outcome (docs/reward-hacking.md).
+    "additive": (*_WITH_PREDICTIONS, "world_in_agent.form=additive", "agent_in_world.enabled=true"),
     "no-wia": ("advantage.estimator=role_agent", "world_in_agent.enabled=false", "agent_in_world.enabled=true"),
     # Fault-free baselines under the same loop: neither half of the method.
     "gigpo": ("advantage.estimator=gigpo", "world_in_agent.enabled=false", "agent_in_world.enabled=false"),
@@ -32,6 +35,7 @@ LABELS: Mapping[str, str] = {
     "full": "full method",
     "no-aiw": "without AIW",
     "no-wia": "without prediction reward",
+    "additive": "additive prediction reward",
     "gigpo": "GiGPO",
     "grpo": "GRPO",
 }
