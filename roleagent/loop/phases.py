@@ -142,6 +142,7 @@ def update(worker: Worker, n: int) -> PhaseResult:
 
 def diagnose(worker: Worker, n: int) -> PhaseResult:
     """Let the model that played, as the environment, diagnose its failures; write `diagnoses.parquet`."""
+    from roleagent.agent_in_world.accuracy import agreement, verdicts
     from roleagent.agent_in_world.diagnosis import diagnose as diagnose_failures
     from roleagent.rollout.records import write_diagnoses
 
@@ -160,10 +161,11 @@ def diagnose(worker: Worker, n: int) -> PhaseResult:
             max_context=min(config.policy.max_context, engine.max_context),
         )
         record = worker.writer(n).put("diagnoses.parquet", write_diagnoses(batch.diagnoses))
+        known = verdicts(worker.environment, worker.trajectories(n), batch.diagnoses)
+        metrics = {f"diagnosis/{name}": value for name, value in batch.metrics.items()}
+        metrics |= agreement(batch.diagnoses, known)
     worker.keep(f"diagnoses/{n}", list(batch.diagnoses))
-    return PhaseResult(
-        "diagnosis", watch.seconds, {f"diagnosis/{name}": v for name, v in batch.metrics.items()}, (record,)
-    )
+    return PhaseResult("diagnosis", watch.seconds, metrics, (record,))
 
 
 def validate_diagnoses(worker: Worker, n: int) -> PhaseResult:
