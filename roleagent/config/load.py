@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import reprlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from roleagent.config.models import TrainConfig
 from roleagent.errors import ConfigError
 
 _PRESETS = Path(__file__).parent / "presets"
+_LARGEST_BYTES = 1_000_000
 
 
 def list_presets() -> list[str]:
@@ -26,7 +28,7 @@ def preset_path(preset: str) -> Path:
     path = Path(preset)
     if path.suffix in {".yaml", ".yml"}:
         if not path.is_file():
-            raise ConfigError(f"preset file {preset} does not exist")
+            raise ConfigError(f"preset file {preset} {'is not a file' if path.exists() else 'does not exist'}")
         return path
     path = _PRESETS / f"{preset}.yaml"
     if not path.is_file():
@@ -42,10 +44,7 @@ def load_config(preset: str = "quickstart", overrides: Iterable[str] = ()) -> Tr
         ConfigError: one line that names the key, its value and what was expected.
     """
     path = preset_path(preset)
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
-        raise ConfigError(f"cannot read {path}: {_one_line(str(error))}") from error
+    values = _read(path) or {}
     if not isinstance(values, dict):
         raise ConfigError(f"{path} must hold a mapping of configuration keys")
     config = parse_config(values, source=path.name)
@@ -67,7 +66,7 @@ def parse_config(values: Mapping[str, Any], source: str = "configuration") -> Tr
             near = difflib.get_close_matches(str(first["loc"][-1]), _siblings(first["loc"][:-1]), n=1)
             message = "unknown key; " + (f"did you mean '{near[0]}'?" if near else "see `roleagent config show`")
         elif first["loc"] and "credentials" not in message:
-            message = f"{message[:1].lower()}{message[1:]} (got {_one_line(str(first['input']))[:60]})"
+            message = f"{message[:1].lower()}{message[1:]} (got {_one_line(_shown(first['input']))[:60]})"
         more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
         raise ConfigError(f"{source}: {key}: {message}{more}") from error
 
@@ -84,9 +83,44 @@ def _apply(values: dict[str, Any], override: str) -> None:
             raise ConfigError(f"override '{override}': '{part}' is not a section")
         node = child
     try:
-        node[parts[-1]] = yaml.safe_load(text) if text.strip() else _empty(parts)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"override '{override}': {_one_line(str(error))}") from error
+        node[parts[-1]] = _parse(text) if text.strip() else _empty(parts)
+    except ValueError as error:
+        raise ConfigError(f"override '{override[:200]}': {error}") from error
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML's safe loader, to which a key that is given twice is an error: one of the two values would be lost."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode) and key.value != "<<"]
+        for key in keys:
+            if keys.count(key) > 1:
+                raise yaml.constructor.ConstructorError(None, None, f"'{key}' is given twice", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+def _read(path: Path) -> Any:
+    try:
+        if path.stat().st_size > _LARGEST_BYTES:  # YAML is read slowly
+            raise ValueError(f"it is larger than {_LARGEST_BYTES:,} bytes, which no preset is")
+        return _parse(path.read_text(encoding="utf-8-sig"))
+    except (ValueError, OSError) as error:
+        raise ConfigError(f"cannot read {path}: {_one_line(str(error))}") from error
+
+
+def _parse(text: str) -> Any:
+    """Read YAML, with any text that is none as a ValueError of one line."""
+    try:
+        return yaml.load(text, _Loader)
+    except (yaml.YAMLError, ValueError) as error:  # dates and numbers that are none are a ValueError
+        raise ValueError(_one_line(str(error))) from error
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def _shown(value: Any) -> str:
+    """Show the beginning of a value: an alias in YAML may stand for gigabytes."""
+    return value[:1000] if isinstance(value, str) else reprlib.repr(value)
 
 
 def _empty(parts: list[str]) -> str | None:

@@ -10,22 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from roleagent.config.addresses import Uri
 from roleagent.config.recipes import with_recipe
 
-
-def _without_credentials(uri: str) -> str:
-    # A configuration is logged, shown and stored; credentials have no place in it.
-    if urlsplit(uri).username or urlsplit(uri).password:
-        raise ValueError("holds credentials; give them in environment variables instead")
-    return uri
-
-
 Probability = Annotated[float, Field(ge=0.0, le=1.0)]
-Uri = Annotated[str, AfterValidator(_without_credentials)]
 OptionValue = str | int | float | bool
 
 
@@ -51,7 +42,7 @@ class EnvironmentConfig(_Frozen):
 class PolicyConfig(_Frozen):
     """The one LLM that plays both roles."""
 
-    model: str = "Qwen/Qwen2.5-1.5B-Instruct"
+    model: Uri = "Qwen/Qwen2.5-1.5B-Instruct"
     """A folder or a Hugging Face model id; `roleagent:quickstart` is the small policy of this package."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where the model runs; `auto` takes CUDA when there is one."""

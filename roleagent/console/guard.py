@@ -144,10 +144,11 @@ def end(status: int) -> NoReturn:
 
 
 def tell(message: str, status: int, *, label: str = "error: ") -> int:
-    """Write one line to standard error, red on a terminal, and return the exit status."""
+    """Write one line to standard error, red on a terminal and without credentials, and return the exit status."""
     from roleagent.console.screen import printable
+    from roleagent.tracking.redaction import redact
 
-    line = label + printable(" ".join(message.split()))
+    line = label + printable(redact(" ".join(message.split())))
     red = sys.stderr.isatty() and label and "NO_COLOR" not in os.environ
     sys.stderr.write(f"\x1b[31m{line}\x1b[0m\n" if red else f"{line}\n")
     return status

@@ -19,8 +19,12 @@ _WORDS = frozenset({
 _PAIRS = frozenset({("api", "key"), ("access", "key"), ("private", "key"), ("account", "key"), ("encryption", "key")})
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _SPLIT = re.compile(r"[^A-Za-z0-9]+")
-_USERINFO = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)[^/?#\s]*@")
-_QUERY = re.compile(r"(?P<name>[?&;][^=&#\s]*)=(?P<value>[^&#\s]*)")
+# Every repeat is bounded: texts of models and environments come here too, and time must grow with their length alone.
+# A secret key may hold a slash, after which a URL parser no longer looks for the `@`.
+_USERINFO = re.compile(
+    r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]{0,30}://)(?:[^/?#\s]{0,500}|[^/:@\s]{0,200}:(?!\d+/)[^@\s]{0,300})@"
+)
+_QUERY = re.compile(r"(?P<name>[?&;][^?&;=#\s]*)=(?P<value>[^&#\s]*)")
 _VALUE = re.compile(
     r"""(?x)
     \b(?:AKIA|ASIA)[0-9A-Z]{16}\b                          # AWS key ids

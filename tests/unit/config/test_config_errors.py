@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -177,3 +178,68 @@ def test_a_key_without_value_is_emptied() -> None:
 def test_numbers_are_finite(number: str) -> None:
     with pytest.raises(ConfigError, match=r"learner\.learning_rate: input should be"):
         load_config("smoke", [f"learner.learning_rate={number}"])
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ("2026-13-45", "month must be in 1..12"),
+        ("0b_", "invalid literal"),
+        ("9" * 5000, "limit"),
+        ("[" * 3000, "nested too deeply"),
+    ],
+)
+def test_what_looks_like_a_value_and_is_none(value: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=told) as caught:
+        load_config("smoke", [f"seed={value}"])
+    assert len(str(caught.value)) < 600
+
+
+def test_aliases_of_a_preset_are_not_written_out(tmp_path: Path) -> None:
+    # Nine aliases of nine aliases, eight times: some 400 MB if it were shown in full, from half a kilobyte.
+    rows = ['a0: &a0 ["lol"]', *(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 9)), "seed: *a8"]
+    path = tmp_path / "bomb.yaml"
+    path.write_text("\n".join(rows))
+    began = time.process_time()
+    with pytest.raises(ConfigError, match="seed: "):
+        load_config(str(path))
+    assert time.process_time() - began < 2
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("seed: 1\nseed: 2\n", "'seed' is given twice"),
+        ("seed: 1\n#" + "x" * 1_000_000, "larger than 1,000,000 bytes"),
+        ("seed: " + "[" * 3000, "nested too deeply"),
+        ("seed: 2026-13-45", "month must be in 1..12"),
+    ],
+)
+def test_presets_that_cannot_be_meant(text: str, told: str, tmp_path: Path) -> None:
+    path = tmp_path / "own.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=told) as caught:
+        load_config(str(path))
+    assert str(path) in str(caught.value)
+
+
+def test_a_folder_is_no_preset(tmp_path: Path) -> None:
+    folder = tmp_path / "own.yaml"
+    folder.mkdir()
+    with pytest.raises(ConfigError, match="is not a file"):
+        load_config(str(folder))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "policy.model=s3://user:pa55word@bucket/x",
+        "storage.uri=s3://AKX:pa55/word@bucket",
+        "storage.uri=http://user:pa55word@[::1",
+        "tracking.uri=postgresql://h/db?user=a&password=pa55word",
+    ],
+)
+def test_credentials_in_addresses_are_refused_and_not_repeated(change: str) -> None:
+    with pytest.raises(ConfigError, match="credentials") as caught:
+        load_config("smoke", [change])
+    assert "word" not in str(caught.value)

@@ -49,6 +49,7 @@ def test_a_command_that_is_done_is_silent(capsys: pytest.CaptureFixture[str]) ->
     [
         (ConfigError("seed: wrong"), 2, "error: seed: wrong"),
         (StorageError("two\n  lines\tare one"), 2, "error: two lines are one"),
+        (ConfigError("storage: got s3://u:pa55word@x"), 2, "error: storage: got s3://***@x"),
         (FileNotFoundError(2, "No such file or directory", "/a/b"), 2, "error: no such file or directory: /a/b"),
         (PermissionError(13, "Permission denied"), 2, "error: permission denied"),
         (KeyboardInterrupt(), 130, "interrupted"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,10 +36,19 @@ def test_ordinary_keys_stay(key: str) -> None:
         ("key AKIAABCDEFGHIJKLMNOP end", "key *** end"),
         ("Authorization: Bearer abcdefghijklmnop", "Authorization: ***"),
         ("mail me@example.org", "mail me@example.org"),
+        ("s3://AKX:wJal/rX@bucket/x", "s3://***@bucket/x"),
+        ("http://h:80/user/me@example.org", "http://h:80/user/me@example.org"),
     ],
 )
 def test_values_are_masked(text: str, clean: str) -> None:
     assert redact(text) == clean
+
+
+@pytest.mark.parametrize("part", ["a", "?", "a://", "a://a:", "eyJaaaaaaaa.", "sk-a", "bearer ", "-----BEGIN A"])
+def test_time_grows_with_the_length_of_a_text_alone(part: str) -> None:
+    began = time.process_time()
+    redact(part * 8000)
+    assert time.process_time() - began < 2  # a square of the length: 8 s and more
 
 
 def test_flatten_keeps_order_and_masks_whole_sections() -> None:
