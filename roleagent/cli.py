@@ -13,7 +13,6 @@ from roleagent.errors import ConfigError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from roleagent.ablation.plan import Plan
     from roleagent.config import TrainConfig
 
 app = typer.Typer(
@@ -124,6 +123,9 @@ def ablate(
     """Train variants with several seeds and compare them. The same command goes on where it was stopped."""
     from roleagent.ablation.machine import gpus, share
     from roleagent.ablation.plan import Request, check_plan, make_plan
+    from roleagent.console.ablation import plan_panel, results_panel
+    from roleagent.console.flows import watched_ablation
+    from roleagent.console.show import print_json
 
     default = Request()
     request = Request(preset, tuple(variants or default.variants), seeds, tuple(overrides or ()), against, name)
@@ -131,11 +133,15 @@ def ablate(
     devices = gpus() if plan.base.policy.device != "cpu" else ()
     slots = share(len(plan.members), parallel=parallel, threads=threads, devices=devices)
     if dry_run:
-        from roleagent.console.ablation import plan_panel
-
         check_plan(plan)
         _show(plan_panel(plan, slots))
-    elif not _ablate(plan, parallel, threads, as_json):
+        return
+    results = watched_ablation(plan, parallel=parallel, threads=threads)
+    if as_json:
+        print_json(results)
+    else:
+        _show(results_panel(results, {variant.name: variant.label for variant in plan.variants}))
+    if results["failed"]:
         raise typer.Exit(1)
 
 
@@ -343,48 +349,10 @@ def pretrain(
 
 
 def _train(config: TrainConfig, run_id: str) -> None:
-    from importlib.metadata import entry_points
-
-    from roleagent.console.guard import Interrupted
-    from roleagent.console.progress import ProgressDisplay
+    from roleagent.console.flows import watched_training
     from roleagent.console.run_panel import finished_panel
-    from roleagent.console.screen import make_console
-    from roleagent.loop.events import listening
 
-    (flow,) = entry_points(group="roleagent.flows", name="train")
-    display = ProgressDisplay(make_console(stderr=True))
-    try:
-        with display, listening(display):
-            summary = flow.load()(config, run_id)
-    except KeyboardInterrupt as error:
-        hint = f"; go on with: roleagent resume {display.run_id}" if display.run_id else ""
-        raise Interrupted(f"{str(error) or 'interrupted'}{hint}") from error
-    _show(finished_panel(summary))
-
-
-def _ablate(plan: Plan, parallel: int, threads: int, as_json: bool) -> bool:
-    """Run an ablation and show what it found; return whether every run finished."""
-    from importlib.metadata import entry_points
-
-    from roleagent.ablation.events import listening_to_ablation
-    from roleagent.console.ablation import AblationDisplay, results_panel
-    from roleagent.console.guard import Interrupted
-    from roleagent.console.screen import make_console
-    from roleagent.console.show import print_json
-
-    (flow,) = entry_points(group="roleagent.flows", name="ablate")
-    display = AblationDisplay(make_console(stderr=True))
-    try:
-        with display, listening_to_ablation(display):
-            results = flow.load()(plan.request, parallel=parallel, threads=threads)
-    except KeyboardInterrupt as error:
-        hint = "; the same command goes on from here" if display.ablation_id else ""
-        raise Interrupted(f"{str(error) or 'interrupted'}{hint}") from error
-    if as_json:
-        print_json(results)
-    else:
-        _show(results_panel(results, {variant.name: variant.label for variant in plan.variants}))
-    return not results["failed"]
+    _show(finished_panel(watched_training(config, run_id)))
 
 
 def _show(screen: RenderableType) -> None:
