@@ -29,16 +29,17 @@ def run_pretraining(console: Console, output: Path, *, recipe: str, steps: int |
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"cannot make the folder {output}: {error.strerror}; give another --output") from error
-    first: list[dict[str, float]] = []
+    first: list[dict[str, float]] = []  # the first report; a pace is known from the second on
 
     def report(row: dict[str, float]) -> None:
-        first.append(row)
-        done = row["step"] - first[0]["step"]
-        pace = (row["seconds"] - first[0]["seconds"]) / done if done else 0.0
-        left = pace * (last - row["step"])
+        left = ""
+        if first:
+            pace = (row["seconds"] - first[0]["seconds"]) / (row["step"] - first[0]["step"])
+            left = f"  left {clock(pace * (last - row['step']))}"
+        else:
+            first.append(row)
         console.print(
-            f"step {row['step']:>6.0f}/{last}  loss {row['loss']:.4f}  tokens {row['tokens'] / 1e6:.2f} M"
-            f"  left {clock(left)}",
+            f"step {row['step']:>6.0f}/{last}  loss {row['loss']:.4f}  tokens {row['tokens'] / 1e6:.2f} M{left}",
             highlight=False,
         )
         with (output / "log.jsonl").open("a", encoding="utf-8") as log:

@@ -33,7 +33,7 @@ def test_progress_is_told_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(pretraining, "pretrain", fake)
     assert told(tmp_path / "out", steps=100, seed=3) == [
-        "step     20/100  loss 7.5000  tokens 0.08 M  left 0:00",
+        "step     20/100  loss 7.5000  tokens 0.08 M",  # no pace is known yet
         "step     40/100  loss 6.2500  tokens 0.16 M  left 1:00",  # 20 steps in 20 s: 60 are left
         f"The policy is in {tmp_path / 'out' / 'policy'}",
     ]
