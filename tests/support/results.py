@@ -13,7 +13,7 @@ from roleagent.storage import RunStore, open_store
 from tests.support.loop import RUN_ID
 
 #: Metrics that measure the machine and not the run.
-_OF_THE_MACHINE = re.compile(r"seconds/|memory/|.*/seconds$|.*tokens_per_second$")
+_OF_THE_MACHINE = re.compile(r"seconds/|memory/|rollout_time/|.*[/_]seconds$|.*tokens_per_second$")
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ def names(*texts: str) -> list[str]:
 
 
 def test_the_registry_knows_the_ablations_and_every_estimator() -> None:
-    assert list(VARIANTS) == ["full", "no-aiw", "no-wia", "gigpo", "grpo"]
+    assert list(VARIANTS) == ["full", "no-aiw", "additive", "no-wia", "gigpo", "grpo"]
     assert set(list_estimators()) <= set(known_names())
     assert len(set(known_names())) == len(known_names())
 
@@ -25,6 +25,7 @@ def test_the_registry_knows_the_ablations_and_every_estimator() -> None:
     [
         ("full", "role_agent", True, True),
         ("no-aiw", "role_agent", True, False),
+        ("additive", "role_agent", True, True),
         ("no-wia", "role_agent", False, True),
         ("gigpo", "gigpo", False, False),
         ("grpo", "grpo", False, False),
@@ -36,6 +37,13 @@ def test_a_variant_switches_what_its_name_says(name: str, estimator: str, wia: b
     config = load_config("smoke", [*against, *VARIANTS[name]])
     assert config.advantage.estimator == estimator
     assert (config.world_in_agent.enabled, config.agent_in_world.enabled) == (wia, aiw)
+
+
+def test_the_form_of_the_reward_is_that_of_the_variant_whatever_the_preset_says() -> None:
+    for name, form in (("full", "multiplicative"), ("no-aiw", "multiplicative"), ("additive", "additive")):
+        for preset in ("multiplicative", "additive"):
+            config = load_config("smoke", [f"world_in_agent.form={preset}", *VARIANTS[name]])
+            assert config.world_in_agent.form == form
 
 
 def test_lists_free_variants_and_sweeps() -> None:
