@@ -132,35 +132,52 @@ def draw_bank(history: History) -> Figure | None:
 
 
 def draw_failure_types(history: History) -> Figure | None:
-    """Counts of diagnosed failure types over the iterations, smoothed and stacked; rare types are put together."""
-    counts = totals(history, "failure_types")
-    if not any(counts.values()):
+    """Counts of diagnosed failure types over the iterations, smoothed and stacked; rare types are put together.
+
+    Where the environment knows why episodes failed, its account of the same episodes stands beside the model's, in
+    the same colours and on the same scale.
+    """
+    said, known = totals(history, "failure_types"), totals(history, "engine_types")
+    if not any(said.values()):
         return None
     rows = [row for row in history if row["iteration"] > 0]  # nothing is diagnosed before training
-    kept = list(counts)[:_TOP_TYPES]
-    x = [float(row["iteration"]) for row in rows]
-    layers = [[float(row["failure_types"].get(kind, 0)) for row in rows] for kind in kept]
-    names = [shorten(kind) for kind in kept]
-    colours = [*style.SERIES[: len(kept)]]
-    if rest := list(counts)[_TOP_TYPES:]:
-        layers.append([sum(float(row["failure_types"].get(kind, 0)) for kind in rest) for row in rows])
-        names.append(f"{len(rest)} more")
-        colours.append(style.REST)
-    figure, (axes,) = style.new_figure()
-    notes = [f"{sum(layer):,.0f}" for layer in layers]
-    if len(x) == 1:
-        x, layers = [x[0] - 0.4, x[0] + 0.4], [layer * 2 for layer in layers]
-    axes.stackplot(x, [style.smooth(layer) for layer in layers], colors=colours, edgecolor="white", linewidth=0.8)
-    style.dress(
-        axes,
-        "Failure types",
-        "diagnosed failures in each iteration, smoothed; counts of the whole run",
-        ylabel="failures",
-    )
-    axes.set_xlim(x[0], x[-1])
-    axes.set_ylim(bottom=0)
-    _legend(axes, names[::-1], colours[::-1], notes[::-1])
+    counts = {kind: said.get(kind, 0.0) + known.get(kind, 0.0) for kind in {**said, **known}}
+    order = sorted(counts, key=lambda kind: (-counts[kind], kind))
+    kept, rest = order[:_TOP_TYPES], order[_TOP_TYPES:]
+    groups = [[kind] for kind in kept] + ([rest] if rest else [])
+    names = [shorten(kind) for kind in kept] + ([f"{len(rest)} more"] if rest else [])
+    colours = [*style.SERIES[: len(kept)], *([style.REST] if rest else [])]
+    mappings = ["failure_types", "engine_types"] if any(known.values()) else ["failure_types"]
+    figure, panels = style.new_figure(len(mappings), width=8.4 if len(mappings) == 1 else 11.4)
+    heights, notes = [], []
+    for axes, mapping in zip(panels, mappings, strict=True):
+        layers = [[sum(float(row[mapping].get(kind, 0)) for kind in group) for row in rows] for group in groups]
+        notes.append([f"{sum(layer):,.0f}" for layer in layers])
+        x = [float(row["iteration"]) for row in rows]
+        if len(x) == 1:
+            x, layers = [x[0] - 0.4, x[0] + 0.4], [layer * 2 for layer in layers]
+        axes.stackplot(x, [style.smooth(layer) for layer in layers], colors=colours, edgecolor="white", linewidth=0.8)
+        axes.set_xlim(x[0], x[-1])
+        heights.append(axes.get_ylim()[1])
+    for axes in panels:
+        axes.set_ylim(0, max(heights))
+    if len(panels) == 1:
+        subtitle = "diagnosed failures in each iteration, smoothed; counts of the whole run"
+        style.dress(panels[0], "Failure types", subtitle, ylabel="failures")
+    else:
+        style.dress(panels[0], "What the model says", "its diagnoses in each iteration, smoothed", ylabel="failures")
+        style.dress(panels[1], "What the engine says", f"of the same episodes{_agreement(rows)}")
+    texts = [" / ".join(pair) for pair in zip(*notes, strict=True)]
+    _legend(panels[-1], names[::-1], colours[::-1], texts[::-1])
     return figure
+
+
+def _agreement(rows: History) -> str:
+    """The share of all compared diagnoses whose type is the engine's, in words."""
+    pairs = [(number(row, "diagnosis/checked"), number(row, "diagnosis/type_accuracy")) for row in rows]
+    checked = sum(count for count, share in pairs if count and share is not None)
+    agreed = sum(count * share for count, share in pairs if count and share is not None)
+    return f"; {agreed / checked:.0%} of {checked:,.0f} types agree" if checked else ""
 
 
 def draw_phases(history: History) -> Figure | None:

@@ -14,6 +14,12 @@ Row = Mapping[str, Any]
 History = Sequence[Row]
 #: Names under which the phases of the loop report what a figure calls by a shorter one.
 _ALIASES = {"success/train": "rollout/success_rate", "success/heldout": "heldout/success"}
+#: Mappings of a row, and the prefix of their keys where they lie flat among the metrics.
+_MAPPINGS = (
+    ("phase_seconds", "seconds/"),
+    ("failure_types", "failure_types/"),
+    ("engine_types", "engine_types/"),
+)
 #: What a run and an ablation show over the iterations beside success: docs/accounting.md and docs/reward-hacking.md.
 MEASURES: Mapping[str, str] = {
     "match/mean": "prediction match",
@@ -38,7 +44,7 @@ def to_history(rows: Iterable[Row]) -> list[dict[str, Any]]:
 
 
 def to_row(row: Row) -> dict[str, Any]:
-    """Return a flat row with `failure_types` and `phase_seconds` as mappings of numbers."""
+    """Return a flat row with `failure_types`, `engine_types` and `phase_seconds` as mappings of numbers."""
     inner = row.get("metrics")
     flat: dict[str, Any] = (
         {**inner, **{k: v for k, v in row.items() if k != "metrics"}} if isinstance(inner, Mapping) else {**row}
@@ -46,7 +52,7 @@ def to_row(row: Row) -> dict[str, Any]:
     for name, source in _ALIASES.items():
         if name not in flat and source in flat:
             flat[name] = flat[source]
-    for name, prefix in (("phase_seconds", "seconds/"), ("failure_types", "failure_types/")):
+    for name, prefix in _MAPPINGS:
         if not isinstance(flat.get(name), Mapping):
             flat[name] = {key.removeprefix(prefix): value for key, value in flat.items() if key.startswith(prefix)}
     return flat
@@ -65,7 +71,7 @@ def column(history: History, key: str) -> tuple[list[float], list[float]]:
 
 
 def totals(history: History, key: str) -> dict[str, float]:
-    """Sum a mapping of numbers (`failure_types`, `phase_seconds`) over the rows, largest first."""
+    """Sum a mapping of numbers (`failure_types`, for example) over the rows, largest first."""
     summed: dict[str, float] = {}
     for row in history:
         for name, value in (row.get(key) or {}).items():

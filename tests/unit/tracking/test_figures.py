@@ -90,6 +90,27 @@ def test_rare_failure_types_are_put_together_and_nothing_is_lost() -> None:
     assert sum(int(label.split()[-1]) for label in labels) == 3 * sum(range(1, 11))
 
 
+def test_the_engines_account_stands_beside_the_models() -> None:
+    said = ({"lost": 3, "loops": 1}, {"lost": 1})
+    known: tuple[dict[str, float], ...] = ({"engine_types/loops": 4.0}, {"engine_types/other": 1.0})
+    compared = ((4.0, 0.25), (1.0, 0.0))
+    rows = [
+        {"iteration": n, "failure_types": said[n - 1], **known[n - 1]}
+        | dict(zip(("diagnosis/checked", "diagnosis/type_accuracy"), compared[n - 1], strict=True))
+        for n in (1, 2)
+    ]
+    model, engine = draw_figures(rows)["failure_types"].axes
+    assert model.get_ylim() == engine.get_ylim()
+    assert [text.get_text() for text in engine.get_legend().get_texts()] == [
+        "other  0 / 1",
+        "lost  4 / 0",
+        "loops  1 / 4",
+    ]
+    assert [text.get_text() for text in engine.texts] == ["of the same episodes; 20% of 5 types agree"]
+    alone = [{key: value for key, value in row.items() if not key.startswith("engine")} for row in rows]
+    assert len(draw_figures(alone)["failure_types"].axes) == 1
+
+
 def test_labels_cannot_start_formulas() -> None:
     assert shorten("a\n$\\frac$\x00 b") == "a \\frac b"
     assert len(shorten("x" * 100)) == 26
