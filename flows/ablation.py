@@ -24,12 +24,12 @@ from prefect.cache_policies import NO_CACHE
 from prefect.futures import as_completed
 from prefect.task_runners import ThreadPoolTaskRunner
 
-from flows.member import MemberFailed, Members, MemberStopped
+from flows.members import MemberFailed, Members, MemberStopped
 from roleagent.ablation.events import ablation_listener
 from roleagent.ablation.machine import Slots, describe, gpus, share
 from roleagent.ablation.plan import Member, Plan, Request, alone, check_plan, make_plan, read_sittings, write_plan
 from roleagent.ablation.records import AblationRecord
-from roleagent.ablation.report import FIGURE, write_report
+from roleagent.ablation.report import FIGURE, MEASURES_FIGURE, write_report
 from roleagent.ablation.results import Results, collect, is_finished, member_worker, table_rows
 from roleagent.errors import RoleAgentError, TrackingError
 from tasks.common import may_help
@@ -156,7 +156,8 @@ def _show(plan: Plan, results: Results, folder: Path) -> None:
         picture = base64.b64encode((folder / FIGURE).read_bytes()).decode()
         create_image_artifact(f"data:image/png;base64,{picture}", key=f"figure-{key}", description="Curves")
     text = (folder / "report.md").read_text(encoding="utf-8")
-    create_markdown_artifact(text.replace(f"]({FIGURE})", "](#)"), key=f"report-{key}", description="Ablation")
+    text = text.replace(f"]({FIGURE})", "](#)").replace(f"]({MEASURES_FIGURE})", "](#)")
+    create_markdown_artifact(text, key=f"report-{key}", description="Ablation")
 
 
 def _key(ablation_id: str) -> str:

@@ -48,7 +48,11 @@ def draw_ablation(results: Results) -> Figure | None:
     style.dress(axes[1], "At equal time", "the same over training time, evaluations left out", xlabel=unit)
     if compared:
         _differences(axes[2], results, by_episodes, colours)
-    _legend(figure, [shorten(results.labels[name]) for name in drawn], [colours[name] for name in drawn])
+    style.figure_legend(
+        figure,
+        [(shorten(results.labels[name]), colours[name]) for name in drawn],
+        "mean over seeds; bands: one standard error; thin lines: single seeds; dashed: where it is read off",
+    )
     return figure
 
 
@@ -98,26 +102,6 @@ def _differences(axes: Axes, results: Results, comparison: Comparison, colours: 
     axes.set_yticks(range(len(lines)), [shorten(line.label) for line in lines])
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _place: f"{100 * x:+.3g}" if abs(x) > 1e-9 else "0"))
-
-
-def _legend(figure: Figure, names: Sequence[str], colours: Sequence[str]) -> None:
-    from matplotlib.lines import Line2D
-
-    handles = [Line2D([], [], color=colour, linewidth=2.6) for colour in colours]
-    figure.legend(
-        handles,
-        names,
-        loc="outside lower left",
-        ncols=min(6, len(names)),
-        frameon=False,
-        fontsize=9.5,
-        labelcolor=style.INK,
-        handlelength=1.5,
-        columnspacing=1.8,
-        title="mean over seeds; bands: one standard error; thin lines: single seeds; dashed: where it is read off",
-        title_fontsize=8.5,
-        alignment="left",
-    ).get_title().set_color(style.MUTED)
 
 
 def _reach(curves: Sequence[Curve]) -> tuple[float, float]:

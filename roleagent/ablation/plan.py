@@ -4,7 +4,7 @@
     ablations/<id>/preset.yaml    the preset as it was
     ablations/<id>/sittings.jsonl one line a start of the command: when, the command, the machine, how it was shared
     ablations/<id>/logs/          what each run wrote to its terminal
-    ablations/<id>/report/        report.md, results.json, table.csv, figures/curves.png
+    ablations/<id>/report/        report.md, results.json, table.csv, measures.csv, figures/
 
 The id names the base configuration: the same command finds its folder again, and so does one with more seeds or other
 variants, which then runs only what is missing. Run ids follow from ablation, variant and seed.

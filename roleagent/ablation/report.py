@@ -7,12 +7,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from roleagent.ablation.measures import measure_lines, measures_csv
 from roleagent.ablation.plan import Plan
 from roleagent.ablation.results import Comparison, Line, Outcome, Results, table_csv
 from roleagent.ablation.statistics import Estimate
+from roleagent.tracking.history import MEASURES
 from roleagent.tracking.report import escape
 
 FIGURE = "figures/curves.png"
+MEASURES_FIGURE = "figures/measures.png"
 _TITLES = {"episodes": "At equal episodes", "seconds": "At equal time"}
 _METHOD = (
     "Means are over n seeds, with 95 % t intervals. A difference is taken seed by seed: both runs of a pair began with "
@@ -23,14 +26,19 @@ _METHOD = (
 
 
 def write_report(plan: Plan, results: Results, sittings: Sequence[Mapping[str, Any]]) -> Path:
-    """Write `report.md`, `results.json`, `table.csv` and the figure into the ablation's folder; return that folder."""
+    """Write `report.md`, `results.json`, tables and figures into the ablation's folder; return that folder."""
     from roleagent.ablation.figure import draw_ablation
+    from roleagent.ablation.measures import draw_measures
 
     folder = plan.folder / "report"
     (folder / "figures").mkdir(parents=True, exist_ok=True)
     figure = draw_ablation(results)
     if figure is not None:
         figure.savefig(folder / FIGURE)
+    measured = draw_measures(results)
+    if measured is not None:
+        measured.savefig(folder / MEASURES_FIGURE)
+    (folder / "measures.csv").write_text(measures_csv(results), encoding="utf-8")
     (folder / "results.json").write_text(json.dumps(results.as_dict(), indent=1), encoding="utf-8")
     (folder / "table.csv").write_text(table_csv(results), encoding="utf-8")
     text = render_report(plan, results, sittings, figure=FIGURE if figure is not None else "")
@@ -46,6 +54,7 @@ def render_report(plan: Plan, results: Results, sittings: Sequence[Mapping[str, 
     for comparison in results.comparisons:
         parts += [f"## {_TITLES[comparison.axis]}", budget_text(comparison), comparison_table(results, comparison)]
     parts.append(_METHOD)
+    parts += _measures(results)
     if len(sittings) and any(sitting["parallel"] > 1 for sitting in sittings):
         parts.append(
             "Runs shared the machine while they trained. Their times are comparable with each other, not with those of "
@@ -60,6 +69,35 @@ def render_report(plan: Plan, results: Results, sittings: Sequence[Mapping[str, 
         parts += ["### Not counted", told]
     parts += ["## Variants", _variants_table(plan), "## How to repeat it", _repeat(plan, sittings)]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _measures(results: Results) -> list[str]:
+    lines = measure_lines(results)
+    if not lines:
+        return []
+    against = escape(results.labels[results.reference])
+    head = ("measure", "variant", "n", "first quarter", "last quarter", "change", "95 % interval")
+    rows = [
+        (
+            escape(MEASURES[line.measure]),
+            escape(results.labels[line.variant]),
+            str(line.after.n),
+            number(line.before.mean),
+            number(line.after.mean),
+            number(line.change.mean),
+            interval(line.change, number),
+            number(line.difference.mean),
+            interval(line.difference, number),
+        )
+        for line in lines
+    ]
+    return [
+        "## Beside success",
+        "Means over the first and the last quarter of the iterations, and their change, with 95 % t intervals over "
+        "seeds; the difference is that of the last quarter, paired by seed. Not corrected for their number.",
+        f"![Measures over the iterations]({MEASURES_FIGURE})",
+        _table((*head, f"against {against}", "95 % interval"), rows),
+    ]
 
 
 def headline(results: Results) -> str:
@@ -112,6 +150,11 @@ def budget_text(comparison: Comparison) -> str:
 def rate(value: float | None) -> str:
     """Write a rate as "52.1 %"; "" where it is unknown."""
     return "" if value is None else f"{value:.1%}"
+
+
+def number(value: float | None) -> str:
+    """Write a number in four digits; "" where it is unknown."""
+    return "" if value is None else f"{value:.4g}"
 
 
 def points(value: float | None) -> str:

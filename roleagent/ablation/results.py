@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from roleagent.ablation.curves import Axis, Curve, budget, make_curve, read_off
@@ -16,6 +16,7 @@ from roleagent.loop.home import store_uri
 from roleagent.loop.worker import Worker
 from roleagent.storage import open_store
 from roleagent.storage.manifest import run_key
+from roleagent.tracking.history import MEASURES, column
 
 AXES: tuple[Axis, ...] = ("episodes", "seconds")
 
@@ -31,6 +32,7 @@ class Outcome:
     reason: str
     curve: tuple[Any, ...] = ()  #: of `Point`; empty unless finished
     mlflow_run: str = ""
+    series: Mapping[str, Sequence[tuple[int, float]]] = field(default_factory=dict)  #: measure -> (iteration, value)
 
     @property
     def finished(self) -> bool:
@@ -156,8 +158,10 @@ def read_outcome(plan: Plan, member: Member, reason: str = "") -> Outcome:
     found = runs.read_status(worker)
     place = runs.mlflow_place(worker)["mlflow_run"]
     if is_finished(worker):
-        curve = make_curve(publishing.history(worker), publishing.timings(worker))
-        return Outcome(member.run_id, member.variant, member.seed, "finished", "", tuple(curve), place)
+        rows = publishing.history(worker)
+        curve = make_curve(rows, publishing.timings(worker))
+        series = {name: [(int(x), y) for x, y in zip(*column(rows, name), strict=True)] for name in MEASURES}
+        return Outcome(member.run_id, member.variant, member.seed, "finished", "", tuple(curve), place, series)
     status = found["status"] if found["status"] not in {"finished", "running"} else "interrupted"
     return Outcome(member.run_id, member.variant, member.seed, status, reason or found["reason"], (), place)
 

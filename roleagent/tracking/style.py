@@ -35,6 +35,39 @@ def new_figure(panels: int = 1, height: float = 4.2, width: float = 8.4) -> tupl
     return figure, list(figure.subplots(1, panels, squeeze=False)[0])
 
 
+def new_grid(rows: int, columns: int) -> tuple[Figure, list[Axes]]:
+    """Return an empty figure with rows x columns panels of the size of a thumbnail, row after row."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4.6 * columns, 0.8 + 3.1 * rows), dpi=150, facecolor="white", layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.get_layout_engine().set(w_pad=0.12, h_pad=0.14)  # type: ignore[union-attr,call-arg]
+    return figure, list(figure.subplots(rows, columns, squeeze=False).flat)
+
+
+def figure_legend(figure: Figure, entries: Sequence[tuple[str, str]], title: str) -> None:
+    """Name the lines of a whole figure below it: labels and their colours."""
+    from matplotlib.lines import Line2D
+
+    handles = [Line2D([], [], color=colour, linewidth=2.6) for _, colour in entries]
+    legend = figure.legend(
+        handles,
+        [label for label, _ in entries],
+        loc="outside lower left",
+        ncols=min(6, len(entries)),
+        frameon=False,
+        fontsize=9.5,
+        labelcolor=INK,
+        handlelength=1.5,
+        columnspacing=1.8,
+        title=title,
+        title_fontsize=8.5,
+        alignment="left",
+    )
+    legend.get_title().set_color(MUTED)
+
+
 def dress(axes: Axes, title: str, subtitle: str = "", *, xlabel: str = "iteration", ylabel: str = "") -> None:
     """Give a panel its title, its quiet subtitle and a light grid."""
     from matplotlib.ticker import MaxNLocator

@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
 import pytest
 
 from roleagent.ablation.curves import Point
 from roleagent.ablation.results import Outcome, Results, make_results
 from roleagent.ablation.variants import LABELS
-from roleagent.loop.worker import drop_workers
+from tests.support.homes import home  # noqa: F401  a fixture
 
 #: Held-out success at the end, by variant and seed; None for a run that failed.
 Ends = Mapping[str, Sequence[float | None]]
 MakeResults = Callable[..., Results]
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty home folder; nothing of an earlier test stays warm."""
-    monkeypatch.setenv("ROLEAGENT_HOME", str(tmp_path / "home"))
-    drop_workers()
-    return tmp_path / "home"
 
 
 @pytest.fixture

@@ -8,8 +8,10 @@ from hypothesis.extra import numpy as hnp
 
 from roleagent.types import Step, StopReason, Task, Trajectory
 from roleagent.world_in_agent.reward import (
+    Form,
     mean_match,
     modulated_returns,
+    prediction_bonus,
     prediction_matrices,
     prediction_matrix,
     r_pre,
@@ -121,6 +123,24 @@ def test_modulation_by_hand() -> None:
     assert trajectory_reward(1.0, np.array([1.0, 0.0]), weight=1.0) == 1.5
     assert trajectory_reward(0.5, np.array([1.0, 0.0]), weight=0.2) == pytest.approx(0.55)
     assert trajectory_reward(1.0, np.zeros(0)) == 1.0
+
+
+def test_the_additive_form_by_hand_pays_losers_too() -> None:
+    # R_t = G_t + w R_pre, R(tau) = R_E + w mean R_pre; the bonus is the difference from what the task paid.
+    returns, foreseen = np.array([0.5, 1.0, 0.0]), np.array([1.0, 0.25, 0.5])
+    np.testing.assert_allclose(modulated_returns(returns, foreseen, 0.2, "additive"), [0.7, 1.05, 0.1])
+    np.testing.assert_allclose(prediction_bonus(returns, foreseen, 0.2, "additive"), [0.2, 0.05, 0.1])
+    np.testing.assert_allclose(prediction_bonus(returns, foreseen, 0.2), [0.1, 0.05, 0.0])
+    assert trajectory_reward(0.0, np.array([1.0, 0.0]), 0.2, "additive") == pytest.approx(0.1)
+    assert trajectory_reward(1.0, np.array([1.0, 0.0]), 0.2, "additive") == pytest.approx(1.1)
+    assert trajectory_reward(0.0, np.zeros(0), 1.0, "additive") == 0.0
+
+
+@pytest.mark.parametrize("form", ["multiplicative", "additive"])
+def test_the_bonus_is_what_the_form_adds_to_the_return(form: Form) -> None:
+    returns, foreseen = np.array([0.3, -1.0, 0.0, 0.9]), np.array([0.5, 1.0, 1.0, 0.0])
+    bonus = prediction_bonus(returns, foreseen, 0.7, form)
+    np.testing.assert_allclose(modulated_returns(returns, foreseen, 0.7, form), returns + bonus)
 
 
 def test_every_step_of_a_winner_is_modulated_not_only_the_last() -> None:

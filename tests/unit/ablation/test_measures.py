@@ -1,0 +1,82 @@
+"""Measures beside success: quarters, changes and paired differences by hand."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+
+import pytest
+
+from roleagent.ablation.curves import Point
+from roleagent.ablation.measures import draw_measures, measure_lines, measures_csv
+from roleagent.ablation.plan import Request, make_plan
+from roleagent.ablation.report import MEASURES_FIGURE, write_report
+from roleagent.ablation.results import Outcome, Results, make_results
+
+CURVE = (Point(0, 0.0, 0.0, 0.4, 10), Point(8, 64.0, 60.0, 0.5, 10))
+
+
+def outcome(variant: str, seed: int, values: Sequence[float], measure: str = "rollout/no_op_share") -> Outcome:
+    series = {measure: [(n + 1, value) for n, value in enumerate(values)]}
+    return Outcome(f"a-{variant}-s{seed}", variant, seed, "finished", "", CURVE, series=series)
+
+
+@pytest.fixture
+def results() -> Results:
+    """Eight iterations: quarters are two. The additive variant grows idle, more than the full one."""
+    outcomes = [
+        outcome("full", 0, [0.1, 0.3, 0, 0, 0, 0, 0.2, 0.2]),
+        outcome("full", 1, [0.2, 0.2, 0, 0, 0, 0, 0.4, 0.4]),
+        outcome("additive", 0, [0.2, 0.2, 0, 0, 0, 0, 0.5, 0.7]),
+        outcome("additive", 1, [0.2, 0.2, 0, 0, 0, 0, 0.8, 0.8]),
+        Outcome("a-no-wia-s0", "no-wia", 0, "failed", "broke"),
+    ]
+    labels = {"full": "full method", "additive": "additive", "no-wia": "without"}
+    return make_results("a", "full", labels, outcomes)
+
+
+def test_quarters_change_and_difference_by_hand(results: Results) -> None:
+    full, additive = measure_lines(results)
+    assert (full.variant, additive.variant) == ("full", "additive")
+    assert (full.before.mean, full.after.mean, full.difference.n) == (pytest.approx(0.2), pytest.approx(0.3), 0)
+    assert (additive.before.mean, additive.after.mean) == (pytest.approx(0.2), pytest.approx(0.7))
+    assert additive.change.mean == pytest.approx(0.5)  # 0.4 and 0.6
+    assert additive.difference.mean == pytest.approx(0.4)  # 0.6 - 0.2 and 0.8 - 0.4: no spread
+    assert (additive.difference.low, additive.difference.high) == (pytest.approx(0.4), pytest.approx(0.4))
+
+
+def test_every_value_is_in_the_csv(results: Results) -> None:
+    rows = list(csv.DictReader(io.StringIO(measures_csv(results))))
+    assert len(rows) == 4 * 8
+    assert rows[-1] == {
+        "variant": "additive",
+        "seed": "1",
+        "iteration": "8",
+        "measure": "rollout/no_op_share",
+        "value": "0.8",
+    }
+
+
+def test_the_figure_has_a_line_a_variant_and_names_them(results: Results) -> None:
+    figure = draw_measures(results)
+    assert figure is not None
+    (axes,) = [panel for panel in figure.axes if panel.get_visible()]
+    assert axes.get_title(loc="left") == "No-op steps"
+    assert list(axes.lines[0].get_ydata())[-1] == pytest.approx(0.3)  # means 0.3 and 0.3
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["full method", "additive"]
+
+
+def test_the_report_shows_them(results: Results) -> None:
+    plan = make_plan(Request("smoke", ("full,additive,no-wia",), 2))
+    folder = write_report(plan, results, [])
+    text = (folder / "report.md").read_text(encoding="utf-8")
+    assert "| no-op steps | additive | 2 | 0.2 | 0.7 | 0.5 |" in text
+    assert (folder / MEASURES_FIGURE).read_bytes().startswith(b"\x89PNG")
+    assert (folder / "measures.csv").is_file()
+
+
+def test_runs_without_measures_have_no_figure_and_no_table() -> None:
+    nothing = make_results("a", "full", {"full": "full"}, [Outcome("a-full-s0", "full", 0, "finished", "", CURVE)])
+    assert measure_lines(nothing) == []
+    assert draw_measures(nothing) is None
