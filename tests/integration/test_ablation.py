@@ -19,7 +19,7 @@ from unittest.mock import patch
 
 import pytest
 
-from flows.member import MemberFailed, MemberLost, Members
+from flows.members import MemberFailed, MemberLost, Members
 from roleagent.ablation.events import listening_to_ablation
 from roleagent.ablation.machine import Slots
 from roleagent.ablation.plan import Member, Plan, Request, make_plan, write_plan
@@ -69,7 +69,7 @@ def put_in_place(monkeypatch: pytest.MonkeyPatch, folder: Path, script: str) -> 
     path = folder / "in-place-of-python"
     path.write_text(f"#!/bin/bash\n{script}\n", encoding="utf-8")
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setattr("flows.member.sys.executable", str(path))
+    monkeypatch.setattr("flows.members.sys.executable", str(path))
 
 
 def test_a_run_reports_and_has_its_share_of_the_machine(
@@ -201,7 +201,7 @@ def test_a_failed_run_is_reported_and_stops_nothing(tmp_path: Path) -> None:
 
 
 def test_the_signal_is_named() -> None:
-    from flows.member import _signal
+    from flows.members import _signal
 
     assert _signal(signal.SIGTERM) == "SIGTERM"
     assert _signal(99) == "signal 99"
