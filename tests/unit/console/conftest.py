@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from roleagent.loop.worker import drop_workers
+from tests.support.homes import home  # noqa: F401  a fixture
 from tests.support.screens import Draw, drawn
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty home folder; nothing of an earlier test stays warm."""
-    monkeypatch.setenv("ROLEAGENT_HOME", str(tmp_path / "home"))
+def colours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the person who runs the tests prefers has no effect."""
     monkeypatch.delenv("NO_COLOR", raising=False)
-    drop_workers()
-    return tmp_path / "home"
 
 
 @pytest.fixture
