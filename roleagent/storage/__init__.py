@@ -11,9 +11,8 @@ from roleagent.storage.object_store import (
     ObjectExistsError,
     ObjectStore,
     StoredObject,
-    fetch_folder,
-    open_store,
 )
+from roleagent.storage.opening import fetch_folder, open_store
 from roleagent.storage.retention import prune
 from roleagent.storage.runs import Lease, RunStore
 
