@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from roleagent.errors import PolicyError
+from roleagent.policy.packaged import WEIGHTS, load_packaged, packaged_folder
 from roleagent.policy.small import build_small_model, build_small_tokenizer
 from roleagent.policy.tokens import PolicyTokenizer
 
@@ -28,7 +29,6 @@ __all__ = [
 ]
 
 QUICKSTART = "roleagent:quickstart"
-_QUICKSTART_FOLDER = Path(__file__).parent / "quickstart"
 _DTYPES = ("float32", "bfloat16")
 
 
@@ -50,7 +50,7 @@ class Policy:
 def load_policy(
     spec: str, dtype: str = "float32", device: str = "auto", gradient_checkpointing: bool = False
 ) -> Policy:
-    """Load a policy from a folder, a Hugging Face model id, or `roleagent:quickstart`.
+    """Load a policy from a folder, a Hugging Face model id, or the package: `roleagent:quickstart`.
 
     Only safetensors weights are read, and code that comes with a model is never run. With HF_HUB_OFFLINE=1 nothing is
     downloaded. The model is returned in eval mode.
@@ -74,8 +74,12 @@ def load_policy(
     try:
         hf_tokenizer: Any = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
         tokenizer = PolicyTokenizer(hf_tokenizer)
-        model: Any = AutoModelForCausalLM.from_pretrained(
-            source, dtype=getattr(torch, dtype), use_safetensors=True, trust_remote_code=False
+        model: Any = (
+            load_packaged(Path(source), getattr(torch, dtype))
+            if (Path(source) / WEIGHTS).is_file()
+            else AutoModelForCausalLM.from_pretrained(
+                source, dtype=getattr(torch, dtype), use_safetensors=True, trust_remote_code=False
+            )
         )
     except PolicyError:
         raise
@@ -125,14 +129,11 @@ def find_model(spec: str) -> str:
     """Return what transformers should load: a folder or a model id.
 
     Raises:
-        PolicyError: the folder does not exist, or holds no model.
+        PolicyError: the folder does not exist, or holds no model; or the package has no such policy.
     """
-    if spec == QUICKSTART:
-        if not (_QUICKSTART_FOLDER / "config.json").is_file():
-            raise PolicyError(
-                f"'{QUICKSTART}' has no weights in this installation; install a release, or pretrain them first"
-            )
-        return str(_QUICKSTART_FOLDER)
+    packaged = packaged_folder(spec)
+    if packaged is not None:
+        return str(packaged)
     path = Path(spec).expanduser()
     if path.is_dir():
         if not (path / "config.json").is_file():

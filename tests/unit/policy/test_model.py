@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-import roleagent.policy.model as model_module
 from roleagent.errors import PolicyError
+from roleagent.policy import packaged
 from roleagent.policy.model import QUICKSTART, Policy, context_length, load_policy, resolve_device, save_policy
 from roleagent.policy.small import build_small_model, build_small_tokenizer
 from roleagent.policy.tokens import PolicyTokenizer
@@ -81,11 +83,51 @@ def test_tokenizer_larger_than_the_model(folder: Path) -> None:
     _refused(str(folder), "fewer embeddings")
 
 
-def test_quickstart_without_weights(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, folder: Path) -> None:
-    monkeypatch.setattr(model_module, "_QUICKSTART_FOLDER", tmp_path / "missing")
-    _refused(QUICKSTART, "has no weights in this installation")
-    monkeypatch.setattr(model_module, "_QUICKSTART_FOLDER", folder)
+def test_a_packaged_policy_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, folder: Path) -> None:
+    _refused("roleagent:nothing", "'roleagent:nothing' has no weights in this installation; there are: .*" + QUICKSTART)
+    monkeypatch.setattr(packaged, "_HERE", tmp_path / "here")
+    _refused(QUICKSTART, "has no weights in this installation; install a release")
+    packaged.publish(folder, tmp_path / "here" / "quickstart")
     assert load_policy(QUICKSTART, device="cpu").spec == QUICKSTART
+
+
+def test_compressed_weights_by_hand() -> None:
+    matrix = torch.tensor([[127.0, -63.4, 0.6], [0.0, 0.0, 0.0], [-254.0, 2.9, 1.1]])
+    stored = packaged.compress({"a": matrix, "b": torch.tensor([1.0, 2.5])})
+    assert stored["a"].tolist() == [[127, -63, 1], [0, 0, 0], [-127, 1, 1]]  # 2.9 / 2 and 1.1 / 2, rounded
+    assert stored["a.scale"].float().tolist() == [[1.0], [0.0], [2.0]]
+    again = packaged.restore(stored)
+    assert again["a"].tolist() == [[127.0, -63.0, 1.0], [0.0, 0.0, 0.0], [-254.0, 2.0, 2.0]]
+    assert again["b"].tolist() == [1.0, 2.5]
+
+
+@given(st.integers(0, 2**32 - 1), st.floats(1e-6, 1e4))
+def test_compression_errs_by_at_most_a_step(seed: int, size: float) -> None:
+    matrix = torch.randn(5, 7, generator=torch.Generator().manual_seed(seed)) * size
+    again = packaged.restore(packaged.compress({"w": matrix}))["w"]
+    step = matrix.abs().amax(1, keepdim=True) / 127
+    assert bool(((again - matrix).abs() <= step).all())
+
+
+def test_a_published_policy_is_nearly_the_same_and_loads_alike(folder: Path, tmp_path: Path) -> None:
+    size = packaged.publish(folder, tmp_path / "small")
+    assert size < (folder / "model.safetensors").stat().st_size / 2
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    policy, compressed = (load_policy(str(path), device="cpu") for path in (folder, tmp_path / "small"))
+    assert torch.equal(before, torch.get_rng_state()), "loading must not disturb the random numbers"
+    ids = torch.tensor([[5, 6, 7, 8]])
+    with torch.inference_mode():
+        first, second = (item.model(ids).logits.softmax(-1) for item in (policy, compressed))
+    assert float((first - second).abs().max()) < 0.02
+    assert not torch.equal(first, second)
+    assert compressed.model.lm_head.weight is compressed.model.get_input_embeddings().weight
+    assert load_policy(str(tmp_path / "small"), dtype="bfloat16", device="cpu").model.dtype == torch.bfloat16
+
+
+def test_publishing_from_a_folder_without_weights(tmp_path: Path) -> None:
+    with pytest.raises(PolicyError, match=r"holds no model\.safetensors"):
+        packaged.publish(tmp_path, tmp_path / "out")
 
 
 def test_offline_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
