@@ -98,6 +98,17 @@ def test_learning_and_environments_do_not_know_each_other() -> None:
     assert offenders(PACKAGE / "environments", ("roleagent.policy", "roleagent.learning", "roleagent.rollout")) == []
 
 
+def test_only_metrics_know_why_an_episode_really_failed() -> None:
+    """No prompt, reward, bank record or task distribution may depend on `Explains`: the model never sees it."""
+    knows = re.compile(r"\bExplains\b|environments\.base import .*\bVerdict\b|\.explain\(|household\.oracle")
+    users = [path.relative_to(ROOT).as_posix() for path in modules(PACKAGE) if knows.search(path.read_text("utf-8"))]
+    assert [user for user in users if not user.startswith("roleagent/environments/")] == [
+        "roleagent/agent_in_world/accuracy.py"
+    ]
+    found = [line.partition(" imports ")[0] for line in offenders(PACKAGE, ("roleagent.agent_in_world.accuracy",))]
+    assert found == ["roleagent/loop/phases.py"]
+
+
 def test_a_run_does_not_know_that_it_belongs_to_an_ablation() -> None:
     above = ("roleagent/ablation/", "roleagent/console/", "roleagent/cli.py")
     assert offenders(PACKAGE, ("roleagent.ablation",), above) == []
