@@ -25,7 +25,8 @@ from roleagent.config.models import AgentInWorldConfig
 from roleagent.policy.engines.llama_engine import LlamaEngine
 from roleagent.policy.small import build_small_tokenizer
 from roleagent.policy.tokens import PolicyTokenizer
-from roleagent.types import DiagnosisStatus, Step, StopReason, Task, Trajectory
+from roleagent.types import DiagnosisStatus, Trajectory
+from tests.support.episodes import make_episode, make_step
 
 CONFIG = AgentInWorldConfig(max_diagnosis_tokens=160, softmax_temperature=0.2)
 CONTEXT = 1024
@@ -46,36 +47,16 @@ def record(kind: str, step: int = 2) -> str:
 
 
 def trajectory(task: str, iteration: int, *, success: bool = False) -> Trajectory:
-    steps = tuple(
-        Step(
-            index=t,
-            state=f"You see drawer {t}.",
-            reasoning="",
-            action=f"open drawer {t}",
-            predictions=(),
-            reward=0.0,
-            valid_action=True,
-            malformed=False,
-            truncated=False,
-            context_ids=(),
-            generated_ids=(),
-            logprobs=(),
-            continues=t > 1,
-        )
-        for t in range(1, 5)
-    )
-    return Trajectory(
+    steps = tuple(make_step(t, state=f"You see drawer {t}.", action=f"open drawer {t}") for t in range(1, 5))
+    return make_episode(
+        steps,
+        task=task,
+        success=success,
         trajectory_id=f"{iteration}/{task}/0",
-        task=Task(task, "household", "pick", "train"),
         goal=f"solve {task}.",
         iteration=iteration,
         policy_version=iteration - 1,
-        sample_index=0,
-        steps=steps,
         final_state="The drawer 4 is empty.",
-        success=success,
-        score=float(success),
-        stop_reason=StopReason.SUCCESS if success else StopReason.MAX_STEPS,
     )
 
 

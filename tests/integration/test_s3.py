@@ -6,7 +6,6 @@ import os
 import stat
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +20,6 @@ from roleagent.loop.worker import drop_workers
 from roleagent.storage import (
     IterationWriter,
     MissingObjectError,
-    ObjectExistsError,
     ObjectStore,
     RunStore,
     StoredObject,
@@ -31,6 +29,7 @@ from roleagent.storage import (
 from roleagent.storage.manifest import iteration_key
 from roleagent.storage.s3_store import S3Store
 from tests.support.committed import committed_run
+from tests.support.racing import race
 
 pytestmark = pytest.mark.slow
 BUCKET = "roleagent-tests"
@@ -103,26 +102,8 @@ def test_unfinished_upload_is_swept_when_old(store: S3Store) -> None:
 
 
 def test_sixteen_writers_one_winner(store: S3Store) -> None:
-    for round_number in range(3):
-        key = f"race/{round_number}"
-        barrier = threading.Barrier(16)
-        winners: list[int] = []
-
-        def write(number: int, key: str = key, barrier: threading.Barrier = barrier, won: list[int] = winners) -> None:
-            barrier.wait()
-            try:
-                store.put(key, str(number).encode(), if_absent=True)
-            except ObjectExistsError:
-                return
-            won.append(number)
-
-        threads = [threading.Thread(target=write, args=(number,)) for number in range(16)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert len(winners) == 1
-        assert store.get(key) == str(winners[0]).encode()
+    for number in range(3):
+        race(store, f"race/{number}")
 
 
 def test_commit_resume_and_retention(store: S3Store, tmp_path: Path) -> None:

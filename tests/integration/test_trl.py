@@ -24,6 +24,7 @@ from roleagent.learning.packing import to_sequences
 from roleagent.learning.scoring import score_batch
 from roleagent.policy.small import PAD, build_small_tokenizer
 from roleagent.types import Step, StopReason, Task, Trajectory
+from tests.support.episodes import make_step
 
 GROUPS, GROUP, LENGTH = 3, 4, 9
 END = 4  #: id that ends a completion
@@ -128,20 +129,12 @@ def turns_of(item: Completion) -> tuple[Step, ...]:
     first, second = (item.reply.start, item.reply.stop) if item.reply else (len(item.ids), len(item.ids))
     parts = [(item.prompt, slice(0, first)), (item.ids[first:second], slice(second, None))]
     return tuple(
-        Step(
-            index=place + 1,
+        make_step(
+            place + 1,
             state="",
-            reasoning="",
-            action="a",
-            predictions=(),
-            reward=0.0,
-            valid_action=True,
-            malformed=False,
-            truncated=False,
             context_ids=tuple(context),
             generated_ids=tuple(item.ids[part]),
             logprobs=tuple(item.old[part]),
-            continues=place > 0,
         )
         for place, (context, part) in enumerate(parts)
         if item.ids[part]

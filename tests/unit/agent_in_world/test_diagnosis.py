@@ -16,7 +16,8 @@ from roleagent.agent_in_world.asking import Answer
 from roleagent.agent_in_world.diagnosis import MAX_RAW, DiagnosisBatch, diagnose, fit_prompt, select_failures
 from roleagent.agent_in_world.prompts import render_record
 from roleagent.config.models import AgentInWorldConfig
-from roleagent.types import DiagnosisStatus, Step, StopReason, Task, Trajectory
+from roleagent.types import DiagnosisStatus, StopReason, Trajectory
+from tests.support.episodes import make_episode, make_step
 
 CONFIG = AgentInWorldConfig(max_diagnosis_tokens=100)
 
@@ -30,35 +31,17 @@ def trajectory(
     stop: StopReason = StopReason.MAX_STEPS,
     observation: str = "You see nothing.",
 ) -> Trajectory:
-    made = tuple(
-        Step(
-            index=t,
-            state=f"{observation} ({t})",
-            reasoning="",
-            action=f"go to place {t}",
-            predictions=(),
-            reward=0.0,
-            valid_action=True,
-            malformed=False,
-            truncated=False,
-            context_ids=(),
-            generated_ids=(),
-            logprobs=(),
-            continues=t > 1,
-        )
-        for t in range(1, steps + 1)
-    )
-    return Trajectory(
+    made = tuple(make_step(t, state=f"{observation} ({t})", action=f"go to place {t}") for t in range(1, steps + 1))
+    return make_episode(
+        made,
+        task=task,
+        success=success,
         trajectory_id=f"1/{task}/{sample}",
-        task=Task(task, "household", "pick", "train"),
         goal=f"solve {task}",
         iteration=1,
         policy_version=7,
         sample_index=sample,
-        steps=made,
         final_state="The end.",
-        success=success,
-        score=float(success),
         stop_reason=StopReason.SUCCESS if success else stop,
     )
 

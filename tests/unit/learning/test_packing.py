@@ -16,41 +16,17 @@ from roleagent.learning.packing import (
     used_length,
     value_sequences,
 )
-from roleagent.types import Step, StopReason, Task, TrainingSequence, Trajectory, ValuePoint
+from roleagent.types import Step, StopReason, TrainingSequence, Trajectory, ValuePoint
+from tests.support.episodes import make_episode, make_step
 
 
 def step(index: int, context: tuple[int, ...], generated: tuple[int, ...], continues: bool) -> Step:
-    return Step(
-        index=index,
-        state="s",
-        reasoning="",
-        action="a",
-        predictions=(),
-        reward=0.0,
-        valid_action=True,
-        malformed=False,
-        truncated=False,
-        context_ids=context,
-        generated_ids=generated,
-        logprobs=tuple(-0.1 * token for token in generated),
-        continues=continues,
-    )
+    logprobs = tuple(-0.1 * token for token in generated)
+    return make_step(index, context_ids=context, generated_ids=generated, logprobs=logprobs, continues=continues)
 
 
 def trajectory(*steps: Step, name: str = "t") -> Trajectory:
-    return Trajectory(
-        trajectory_id=name,
-        task=Task("task", "household", "put", "train"),
-        goal="g",
-        iteration=0,
-        policy_version=0,
-        sample_index=0,
-        steps=steps,
-        final_state="s",
-        success=False,
-        score=0.0,
-        stop_reason=StopReason.MAX_STEPS,
-    )
+    return make_episode(steps, trajectory_id=name)
 
 
 def sequence(mask: str, name: str = "", first_id: int = 10) -> TrainingSequence:

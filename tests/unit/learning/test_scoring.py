@@ -13,7 +13,8 @@ from roleagent.config.models import TrainConfig
 from roleagent.errors import ConfigError
 from roleagent.learning.advantages.base import list_estimators
 from roleagent.learning.scoring import ScoredBatch, score_batch
-from roleagent.types import Step, StopReason, Task, Trajectory
+from roleagent.types import StopReason, Trajectory
+from tests.support.episodes import make_episode, make_step
 
 
 def config(**sections: dict[str, object]) -> TrainConfig:
@@ -31,35 +32,26 @@ def episode(
 ) -> Trajectory:
     """An episode through `states` (T + 1 of them) that pays 1 in its last step when it wins."""
     steps = tuple(
-        Step(
-            index=t + 1,
+        make_step(
+            t + 1,
             state=states[t],
-            reasoning="",
             action="look",
             predictions=predictions[t],
             reward=float(win and t == len(states) - 2),
             valid_action=t + 1 not in invalid,
-            malformed=False,
-            truncated=False,
             context_ids=(1,),
             generated_ids=(2, 3),
             logprobs=(-0.1, -0.2),
-            continues=t > 0,
         )
         for t in range(len(states) - 1)
     )
-    return Trajectory(
-        trajectory_id=f"{task}/{sample}",
-        task=Task(task, "household", "pick", "train"),
-        goal="goal",
-        iteration=0,
-        policy_version=0,
-        sample_index=sample,
-        steps=steps,
-        final_state=states[-1],
+    return make_episode(
+        steps,
+        task=task,
         success=win,
-        score=float(win),
-        stop_reason=StopReason.SUCCESS if win else StopReason.MAX_STEPS,
+        trajectory_id=f"{task}/{sample}",
+        sample_index=sample,
+        final_state=states[-1],
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import threading
 from pathlib import Path
 
 import pytest
@@ -19,6 +18,7 @@ from roleagent.storage import (
 )
 from roleagent.storage.local_store import LocalStore
 from roleagent.storage.object_store import check_key
+from tests.support.racing import race
 
 KEYS = ["../escape", "/absolute", "a/../b", "a//b", "", "a/", ".hidden", "a/.b", "a\\b", "a\nb", "a b", "x" * 901, "ü"]
 
@@ -94,24 +94,7 @@ def test_unsafe_keys_are_refused(store: ObjectStore, key: str) -> None:
 
 
 def test_sixteen_writers_one_winner(store: ObjectStore) -> None:
-    barrier = threading.Barrier(16)
-    winners: list[int] = []
-
-    def write(number: int) -> None:
-        barrier.wait()
-        try:
-            store.put("race", str(number).encode(), if_absent=True)
-        except ObjectExistsError:
-            return
-        winners.append(number)
-
-    threads = [threading.Thread(target=write, args=(number,)) for number in range(16)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(winners) == 1
-    assert store.get("race") == str(winners[0]).encode()
+    race(store, "race")
 
 
 def test_uris(tmp_path: Path, s3_store: ObjectStore) -> None:
