@@ -162,39 +162,10 @@ def to_mlflow(
     started_ms: int,
 ) -> tuple[TraceInfo, list[Span]]:
     """Build MLflow's entities of one trace; `started_ms` is milliseconds since the epoch."""
-    from mlflow.entities import Span
     from mlflow.entities.trace_info import TraceInfo
     from mlflow.entities.trace_location import TraceLocation
     from mlflow.entities.trace_state import TraceState
 
-    digest = identifier.removeprefix("tr-")
-    ids = [hashlib.blake2b(f"{digest}{n}".encode(), digest_size=8).hexdigest() for n in range(len(spans))]
-    built = [
-        Span.from_dict(
-            {
-                "trace_id": _base64(digest),
-                "span_id": _base64(ids[n]),
-                "parent_span_id": None if span.parent is None else _base64(ids[span.parent]),
-                "name": span.name,
-                "start_time_unix_nano": (started_ms + span.start) * _MILLISECOND,
-                "end_time_unix_nano": (started_ms + span.end) * _MILLISECOND,
-                "events": [],
-                "status": {"code": "STATUS_CODE_OK" if span.ok else "STATUS_CODE_ERROR", "message": ""},
-                "attributes": {
-                    key: json.dumps(value, ensure_ascii=False)
-                    for key, value in {
-                        "mlflow.traceRequestId": identifier,
-                        "mlflow.experimentId": experiment_id,
-                        "mlflow.spanType": span.kind,
-                        "mlflow.spanInputs": span.inputs,
-                        "mlflow.spanOutputs": span.outputs,
-                        **span.attributes,
-                    }.items()
-                },
-            }
-        )
-        for n, span in enumerate(spans)
-    ]
     outcome = "success" if trajectory.success else trajectory.stop_reason.value
     info = TraceInfo(
         trace_id=identifier,
@@ -219,7 +190,40 @@ def to_mlflow(
         },
         assessments=_assessments(identifier, trajectory, diagnosis, started_ms),
     )
-    return info, built
+    return info, _mlflow_spans(identifier, spans, experiment_id, started_ms)
+
+
+def _mlflow_spans(identifier: str, spans: list[SpanRecord], experiment_id: str, started_ms: int) -> list[Span]:
+    from mlflow.entities import Span
+
+    digest = identifier.removeprefix("tr-")
+    ids = [hashlib.blake2b(f"{digest}{n}".encode(), digest_size=8).hexdigest() for n in range(len(spans))]
+    built = []
+    for n, span in enumerate(spans):
+        attributes = {
+            "mlflow.traceRequestId": identifier,
+            "mlflow.experimentId": experiment_id,
+            "mlflow.spanType": span.kind,
+            "mlflow.spanInputs": span.inputs,
+            "mlflow.spanOutputs": span.outputs,
+            **span.attributes,
+        }
+        built.append(
+            Span.from_dict(
+                {
+                    "trace_id": _base64(digest),
+                    "span_id": _base64(ids[n]),
+                    "parent_span_id": None if span.parent is None else _base64(ids[span.parent]),
+                    "name": span.name,
+                    "start_time_unix_nano": (started_ms + span.start) * _MILLISECOND,
+                    "end_time_unix_nano": (started_ms + span.end) * _MILLISECOND,
+                    "events": [],
+                    "status": {"code": "STATUS_CODE_OK" if span.ok else "STATUS_CODE_ERROR", "message": ""},
+                    "attributes": {key: json.dumps(value, ensure_ascii=False) for key, value in attributes.items()},
+                }
+            )
+        )
+    return built
 
 
 def _base64(hexadecimal: str) -> str:
