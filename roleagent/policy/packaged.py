@@ -31,11 +31,9 @@ def packaged_folder(spec: str) -> Path | None:
     """
     if not spec.startswith(PREFIX):
         return None
-    names = sorted(PREFIX + path.parent.name for path in _HERE.glob(f"*/{WEIGHTS}"))
+    names = sorted(PREFIX + path.parent.name for path in _HERE.glob("*/*.safetensors"))
     if spec not in names:
-        there = (
-            f"there are: {', '.join(names)}" if names else "install a release, or make one with `roleagent pretrain`"
-        )
+        there = f"there are: {', '.join(names)}" if names else "install a release, or use `roleagent pretrain`"
         raise PolicyError(f"'{spec}' has no weights in this installation; {there}")
     return _HERE / spec.removeprefix(PREFIX)
 
@@ -76,7 +74,7 @@ def load_packaged(folder: Path, dtype: Any) -> Any:
     config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     state = restore(load_file(folder / WEIGHTS))
     with torch.random.fork_rng(devices=[]):
-        model = AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=False)
+        model: Any = AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=False)  # type: ignore[no-untyped-call]
     tied = set(model.state_dict()) - set(state)
     missing, unexpected = model.load_state_dict(state, strict=False)
     if unexpected or (tied and not config.tie_word_embeddings):
