@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from roleagent.json_text import read_json_text
 from roleagent.seeding import derive
 from roleagent.types import Diagnosis
 
@@ -59,7 +60,7 @@ class BankRecord:
     @classmethod
     def from_metadata(cls, record_id: str, metadata: Mapping[str, Any]) -> BankRecord:
         """Return the record stored as `metadata`; raises KeyError or ValueError when it is damaged."""
-        details = json.loads(metadata["details"])
+        details = read_json_text(metadata["details"])
         return cls(
             record_id=record_id,
             **{name: metadata[name] for name in _KEYS},

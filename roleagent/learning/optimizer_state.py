@@ -7,7 +7,6 @@ has never been stepped has none. Hyperparameters are not stored: they are those 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -18,6 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from roleagent.errors import StorageError
+from roleagent.json_text import read_json_text
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
@@ -96,7 +96,7 @@ def read_json(path: Path) -> dict[str, Any]:
         StorageError: the file is missing, cut short or not a JSON object.
     """
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = read_json_text(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise StorageError(
             f"{path} cannot be read ({_one_line(error)}); restore it or use an older checkpoint"

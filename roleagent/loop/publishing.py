@@ -7,11 +7,13 @@ loses nothing, the next start catches up.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from roleagent.json_text import read_json_text
 from roleagent.learning.gradient_noise import noise_scale
 from roleagent.loop import home
 from roleagent.loop.costs import cost_table
@@ -110,9 +112,12 @@ def timings(worker: Worker) -> dict[int, Timing]:
     found: dict[int, Timing] = {}
     for n in worker.store.committed(worker.run_id):
         try:
-            found[n] = Timing(**json.loads(worker.store.read_run(worker.run_id, f"timing/{n:06d}.json")))
-        except (MissingObjectError, ValueError, TypeError):
+            noted = read_json_text(worker.store.read_run(worker.run_id, f"timing/{n:06d}.json"))
+            timing = Timing(**{name: float(value) for name, value in noted.items()})
+        except (MissingObjectError, ValueError, TypeError, AttributeError):
             continue
+        if all(math.isfinite(value) and value >= 0 for value in asdict(timing).values()):
+            found[n] = timing
     return found
 
 
@@ -309,7 +314,7 @@ def load_summary(worker: Worker) -> dict[str, Any]:
     """
     summary = summarise(worker, read_status(worker)["status"])
     try:
-        stored = json.loads(worker.store.read_run(worker.run_id, SUMMARY))
+        stored = read_json_text(worker.store.read_run(worker.run_id, SUMMARY))
         summary["peak_rss_mb"] = max(summary["peak_rss_mb"], float(stored["peak_rss_mb"]))
     except (MissingObjectError, ValueError, KeyError, TypeError):
         return summary

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from roleagent.config import TrainConfig
 from roleagent.errors import CommitConflict, ConfigError, RoleAgentError, StorageError
+from roleagent.json_text import read_json_text
 from roleagent.loop import home
 from roleagent.loop.events import listener
 from roleagent.loop.worker import Worker, get_worker
@@ -117,7 +118,8 @@ def list_handles() -> list[RunHandle]:
     folder = home.home() / "runs"
     if home.home().exists() and not home.home().is_dir():
         raise StorageError(f"{home.home()} is not a folder; set ROLEAGENT_HOME to one")
-    paths = sorted(folder.glob("*.json"), key=lambda path: (path.stat().st_mtime_ns, path.name))
+    notes = (path for path in folder.glob("*.json") if path.is_file())  # neither a folder nor a link to nowhere
+    paths = sorted(notes, key=lambda path: (path.stat().st_mtime_ns, path.name))
     return [_handle(path) for path in paths]
 
 
@@ -182,7 +184,7 @@ def read_status(worker: Worker) -> dict[str, str]:
     A run that says `running` and whose process on this machine is gone was killed: it is `interrupted`.
     """
     try:
-        found = json.loads(worker.store.read_run(worker.run_id, STATUS))
+        found = read_json_text(worker.store.read_run(worker.run_id, STATUS))
         status = {key: str(found[key]) for key in ("status", "reason", "at", "pid", "host")}
         gone = status["host"] == socket.gethostname() and not _alive(int(status["pid"]), _seconds(status["at"]))
     except MissingObjectError:
@@ -205,7 +207,7 @@ def mlflow_place(worker: Worker) -> dict[str, str]:
     """Return MLflow's id of a run, its store, and the run's page on a server; all are empty before it is tracked."""
     names = ("mlflow_run", "mlflow_uri", "mlflow_url")
     try:
-        found = json.loads(worker.store.read_run(worker.run_id, TRACKING))
+        found = read_json_text(worker.store.read_run(worker.run_id, TRACKING))
         return {name: str(found[name]) for name in names}
     except (MissingObjectError, ValueError, KeyError, TypeError):
         return dict.fromkeys(names, "")
@@ -255,7 +257,10 @@ def _alive(pid: int, since: float) -> bool:
 def _handle(path: Path) -> RunHandle:
     """Read where a run is; a damaged note is replaced by the default place, where most runs are."""
     try:
-        return RunHandle(**json.loads(path.read_text(encoding="utf-8")))
+        handle = RunHandle(**read_json_text(path.read_text(encoding="utf-8")))
+        if not all(isinstance(value, str) for value in asdict(handle).values()):
+            raise TypeError("a place is a text")
+        return handle
     except (ValueError, TypeError):
         return RunHandle(path.stem, str(home.home() / "store"))
 

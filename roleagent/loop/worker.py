@@ -22,6 +22,7 @@ from roleagent.config.load import parse_config
 from roleagent.environments.base import Environment
 from roleagent.environments.registry import make_environment
 from roleagent.errors import StorageError
+from roleagent.json_text import read_json_text
 from roleagent.loop import home
 from roleagent.storage import (
     IterationWriter,
@@ -53,12 +54,11 @@ class Worker:
     """Everything that a process needs for one run."""
 
     def __init__(self, run_id: str, store_uri: str, endpoint_url: str = "") -> None:
-        import json
 
         self.run_id = run_id
         self.store = RunStore(open_store(store_uri, endpoint_url))
         try:
-            values = json.loads(self.store.config(run_id))
+            values = read_json_text(self.store.config(run_id))
         except (MissingObjectError, MissingStoreError) as error:
             note, at = home.run_note(run_id), f" at {endpoint_url}" if endpoint_url else ""
             raise StorageError(

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from roleagent.errors import StorageError
+from roleagent.json_text import read_json_text
 from roleagent.storage.object_store import check_key
 
 MANIFEST = "manifest.json"
@@ -70,7 +71,7 @@ class Manifest:
             StorageError: it is not a manifest of this format, or a name in it is not a safe key.
         """
         try:
-            values = json.loads(data)
+            values = read_json_text(data)
             if values["format"] != _FORMAT:
                 raise StorageError(f"{where} has format {values['format']!r}; this version reads format {_FORMAT}")
             manifest = Manifest(
@@ -106,10 +107,10 @@ def iteration_key(run_id: str, iteration: int, name: str = "") -> str:
 def parse_pruned(data: bytes) -> frozenset[str]:
     """Return the names in a `pruned.json`; a damaged one counts as empty, which makes verification stricter."""
     try:
-        names = json.loads(data)["objects"]
+        names = read_json_text(data)["objects"]
+        return frozenset(name for name in names if isinstance(name, str))
     except (ValueError, KeyError, TypeError):
         return frozenset()
-    return frozenset(name for name in names if isinstance(name, str))
 
 
 def _record(item: dict[str, Any]) -> ObjectRecord:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from roleagent.errors import CommitConflict, StorageError
+from roleagent.json_text import read_json_text
 from roleagent.storage.local_store import file_digest
 from roleagent.storage.manifest import (
     CHECKPOINT,
@@ -43,7 +44,7 @@ class Lease:
         """Raise `CommitConflict` if another process has taken the run over."""
         data = self.store.get(run_key(self.run_id, _LEASE))
         try:
-            holder = json.loads(data)
+            holder = read_json_text(data)
             token, owner, taken = holder["token"], holder["owner"], holder["taken"]
         except (ValueError, KeyError, TypeError) as error:
             raise CommitConflict(

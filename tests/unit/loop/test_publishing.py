@@ -137,10 +137,22 @@ def test_summary_of_a_run_that_is_evaluated_only_before(make_run: MakeRun) -> No
     assert summary["heldout_after"] is None
 
 
-def test_iterations_without_timing_count_neither_in_time_nor_in_shares(make_run: MakeRun) -> None:
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        b'{"wall"',
+        b"[" * 100_000,
+        b'{"wall": "long"}',
+        b'{"wall": NaN}',
+        b'{"wall": 1e999}',
+        b'{"wall": -5}',
+        b'{"wall": 1, "waiting": null}',
+    ],
+)
+def test_iterations_without_timing_count_neither_in_time_nor_in_shares(make_run: MakeRun, damaged: bytes) -> None:
     # A crash between the commit and the note of its time, and a note that was damaged later.
     worker = make_run(ROWS, [WALLS[0], None, WALLS[2]])
-    worker.store.write(worker.run_id, "timing/000002.json", b'{"wall"')
+    worker.store.write(worker.run_id, "timing/000002.json", damaged)
     summary = summary_of(worker)
     assert summary["seconds"] == pytest.approx(10.0)
     assert summary["phase_share"] == pytest.approx(
@@ -148,7 +160,9 @@ def test_iterations_without_timing_count_neither_in_time_nor_in_shares(make_run:
     )
 
 
-@pytest.mark.parametrize("stored", [b"", b"{", b"[]", b"null", b'{"peak_rss_mb": "much"}', b'{"status": "failed"}'])
+@pytest.mark.parametrize(
+    "stored", [b"", b"{", b"[]", b"[" * 100_000, b"null", b'{"peak_rss_mb": "much"}', b'{"status": "failed"}']
+)
 def test_a_damaged_or_foreign_summary_does_no_harm(make_run: MakeRun, stored: bytes) -> None:
     worker = make_run(ROWS, WALLS)
     runs.write_status(worker, "finished")

@@ -130,7 +130,10 @@ def test_a_home_that_is_a_file_is_told(home: Path) -> None:
         runs.open_run(load_config("smoke"), "mine")
 
 
-@pytest.mark.parametrize("note", ["", "{", "[1]", '{"run_id": "mine"}', '{"unknown": 1}'])
+@pytest.mark.parametrize(
+    "note",
+    ["", "{", "[1]", '{"run_id": "mine"}', '{"unknown": 1}', '{"run_id": 5, "store_uri": null}', "[" * 100_000],
+)
 def test_a_damaged_note_of_where_a_run_is_means_the_default_place(make_run: MakeRun, note: str) -> None:
     make_run(run_id="mine")
     (places.home() / "runs" / "mine.json").write_text(note, encoding="utf-8")
@@ -138,7 +141,15 @@ def test_a_damaged_note_of_where_a_run_is_means_the_default_place(make_run: Make
     assert runs.find_run("mine").worker().config.seed == 3
 
 
-@pytest.mark.parametrize("text", [b"{", b"\xff", b"[]"])
+def test_what_is_no_note_does_not_hide_the_runs(make_run: MakeRun) -> None:
+    make_run(run_id="mine")
+    folder = places.home() / "runs"
+    (folder / "folder.json").mkdir()
+    (folder / "link.json").symlink_to("nowhere")
+    assert [handle.run_id for handle in runs.list_handles()] == ["mine"]
+
+
+@pytest.mark.parametrize("text", [b"{", b"\xff", b"[]", b"[" * 100_000])
 def test_a_damaged_configuration_is_one_line(make_run: MakeRun, text: bytes) -> None:
     make_run(run_id="mine")
     (places.home() / "store" / "runs" / "mine" / "config.json").write_bytes(text)

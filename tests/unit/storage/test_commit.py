@@ -288,3 +288,12 @@ def test_a_damaged_list_of_pruned_objects_counts_as_empty() -> None:
     assert parse_pruned(b'{"objects": ["a", 3]}') == {"a"}
     assert parse_pruned(b"[]") == frozenset()
     assert parse_pruned(b"\xff") == frozenset()
+    assert parse_pruned(b'{"objects": 5}') == frozenset()
+    assert parse_pruned(b"[" * 100_000) == frozenset()
+
+
+@pytest.mark.parametrize("text", [b"{", b"[]", b"[" * 100_000, b'{"format": 1}'])
+def test_a_damaged_manifest_is_one_line(text: bytes) -> None:
+    with pytest.raises(StorageError, match="place is damaged") as error:
+        Manifest.from_json(text, "place")
+    assert len(str(error.value).splitlines()) == 1
