@@ -8,7 +8,7 @@ committed never happened, so a phase may be run again at any time before its com
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from roleagent.loop import sampling
 from roleagent.loop.events import listener
+from roleagent.loop.phase_metrics import named, played_tasks, success_by_source
 from roleagent.loop.statistics import success_rate
 from roleagent.loop.worker import Stopwatch, Worker, peak_memory_mb
 from roleagent.storage import ObjectRecord
@@ -71,13 +72,13 @@ def roll_out(worker: Worker, n: int, drawn: Sequence[DrawnTask]) -> PhaseResult:
         trajectories = sampling.play_rounds(drawn, play, config)
         record = worker.writer(n).put("trajectories.parquet", write_trajectories(trajectories))
     worker.keep(f"trajectories/{n}", trajectories)
-    metrics = _named(rollout_metrics(trajectories), "train", "rollout")
+    metrics = named(rollout_metrics(trajectories), "train", "rollout")
     metrics |= {f"rollout_time/{name}": value for name, value in meter.metrics().items()}
     metrics["rollout/tokens_per_second"] = metrics["rollout/tokens_generated"] / max(watch.seconds, 1e-9)
-    played = _played(drawn, trajectories)
+    played = played_tasks(drawn, trajectories)
     relevance = sum(item.source == "relevance" for item in played)
     metrics["curriculum/drawn_by_relevance"] = relevance / len(played)
-    metrics |= _success_by_source(played, trajectories)
+    metrics |= success_by_source(played, trajectories)
     metrics["rollout/informative_share"] = len(sampling.informative_tasks(trajectories)) / len(played)
     metrics["rollout/tasks"] = float(len(played))
     return PhaseResult("rollout", watch.seconds, metrics, (record,))
@@ -240,7 +241,7 @@ def evaluate(worker: Worker, n: int, *, final: bool) -> PhaseResult:
             shown=n,
         )
         rate = success_rate(sum(trajectory.success for trajectory in trajectories), len(trajectories))
-    metrics = _named(rollout_metrics(trajectories), "heldout", "heldout")
+    metrics = named(rollout_metrics(trajectories), "heldout", "heldout")
     metrics |= {"heldout/low": rate.low, "heldout/high": rate.high, "heldout/n": float(rate.n)}
     if config.world_in_agent.enabled:
         metrics["match/heldout"] = mean_match(trajectories, config.world_in_agent.matching, config.horizon)
@@ -261,7 +262,7 @@ def commit(worker: Worker, n: int, results: Sequence[PhaseResult], drawn: Sequen
     seconds["storage"] = seconds.get("storage", 0.0) + checkpoint
     metrics |= {f"seconds/{phase}": value for phase, value in seconds.items()}
     metrics["memory/peak_mb"] = peak_memory_mb()
-    played = _played(drawn, worker.trajectories(n)) if drawn else []
+    played = played_tasks(drawn, worker.trajectories(n)) if drawn else []
     failure_types: dict[str, int] = {}
     if n > 0 and worker.config.agent_in_world.enabled:
         for diagnosis in worker.diagnoses(n):
@@ -294,35 +295,6 @@ def prepare(worker: Worker) -> list[PhaseResult]:
         PhaseResult("storage", watch.seconds, {}, (*records, curriculum)),
         evaluate(worker, 0, final=True),
     ]
-
-
-def _played(drawn: Sequence[DrawnTask], trajectories: Sequence[Trajectory]) -> list[DrawnTask]:
-    """The drawn tasks without those in reserve that were not needed."""
-    known = {trajectory.task.task_id for trajectory in trajectories}
-    return [item for item in drawn if item.task.task_id in known]
-
-
-def _success_by_source(played: Sequence[DrawnTask], trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """Success of the tasks drawn uniformly and of those drawn for their relevance.
-
-    Their mean alone misleads: a curriculum that looks for what the policy can't do keeps it low.
-    """
-    source = {item.task.task_id: item.source for item in played}
-    wins: dict[str, list[bool]] = {}
-    for trajectory in trajectories:
-        wins.setdefault(source[trajectory.task.task_id], []).append(trajectory.success)
-    return {f"success/{name}": sum(results) / len(results) for name, results in wins.items()}
-
-
-def _named(metrics: Mapping[str, float], split: str, prefix: str) -> dict[str, float]:
-    """Success goes under `success/<split>`, by task type below it; everything else under `prefix/`."""
-    named = {}
-    for name, value in metrics.items():
-        if name == "success_rate" or name.startswith("success_rate/"):
-            named[f"success/{split}{name.removeprefix('success_rate')}"] = value
-        else:
-            named[f"{prefix}/{name}"] = value
-    return named
 
 
 def _play(
