@@ -9,14 +9,15 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NoReturn
 
-from roleagent.tracking.database import PREFIX, prepare_database
+from roleagent.tracking.database import database_address, prepare_database
 
 
 def main(database: str, options: Sequence[str]) -> NoReturn:
     """Make the database (a path) if there is none, and become `mlflow server`."""
-    uri = f"{PREFIX}{database}"
+    uri = database_address(Path(database))
     prepare_database(uri)
     os.execv(sys.executable, [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri, *options])
 

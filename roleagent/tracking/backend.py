@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from roleagent.errors import TrackingError
-from roleagent.tracking.database import PREFIX, prepare_database
+from roleagent.tracking.database import PREFIX, database_address, database_path, prepare_database
 from roleagent.tracking.redaction import redact
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def resolve_backend(uri: str, home: Path) -> Backend:
     home = home.absolute()
     artifacts = (home / "mlflow-artifacts").as_uri()
     if not chosen:
-        return Backend(f"sqlite:///{home / 'mlflow.db'}", artifacts)
+        return Backend(database_address(home / "mlflow.db"), artifacts)
     if "://" not in chosen or chosen.startswith("file:"):
         raise TrackingError(
             f"tracking.uri: '{redact(chosen)}' is a folder, which has no model registry; "
@@ -87,7 +87,7 @@ def connect(backend: Backend) -> MlflowClient:
 
     for name in ("mlflow", "alembic"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    there = backend.uri.startswith(PREFIX) and Path(backend.uri.removeprefix(PREFIX)).is_file()
+    there = backend.uri.startswith(PREFIX) and database_path(backend.uri).is_file()
     mend = "; if it was left incomplete, move the file away: resumed runs fill a new one from their commits"
     with guard(f"open {backend.shown}", mend if there else ""):
         prepare_database(backend.uri)

@@ -15,8 +15,19 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from urllib.parse import unquote
 
 PREFIX = "sqlite:///"
+
+
+def database_address(path: Path) -> str:
+    """Return the `sqlite:///` address of a file. SQLAlchemy decodes `%` in it, and takes `?` for its end."""
+    return PREFIX + str(path).replace("%", "%25").replace("?", "%3F")
+
+
+def database_path(uri: str) -> Path:
+    """Return the file of a `sqlite:///` address, as SQLAlchemy finds it."""
+    return Path(unquote(uri.removeprefix(PREFIX).partition("?")[0]))
 
 
 def prepare_database(uri: str) -> bool:
@@ -29,7 +40,7 @@ def prepare_database(uri: str) -> bool:
         OSError: the folder cannot be written.
         MlflowException: MLflow could not make its tables.
     """
-    path = Path(uri.removeprefix(PREFIX))
+    path = database_path(uri)
     if not uri.startswith(PREFIX) or path.name in {"", ":memory:"} or _has_tables(path):
         return False
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -59,7 +70,7 @@ def _make(path: Path) -> None:
     event.listen(Engine, "connect", hurry)
     try:
         assert upgrade.callback is not None
-        upgrade.callback(f"{PREFIX}{path}")
+        upgrade.callback(database_address(path))
     finally:
         event.remove(Engine, "connect", hurry)
     with path.open("rb") as file:

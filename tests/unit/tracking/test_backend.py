@@ -10,6 +10,7 @@ import pytest
 
 from roleagent.errors import TrackingError
 from roleagent.tracking.backend import connect, resolve_backend
+from roleagent.tracking.database import database_path
 from roleagent.tracking.values import numbers, pool_digest
 from roleagent.types import Task
 
@@ -24,6 +25,16 @@ def test_order_of_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert (server.uri, server.artifacts, server.remote) == ("http://u:p@127.0.0.1:5000", None, True)
     assert server.shown == "http://***@127.0.0.1:5000"
     assert resolve_backend("sqlite:////x/y.db", tmp_path).uri == "sqlite:////x/y.db"
+
+
+@pytest.mark.parametrize("name", ["%41 100%", "q?x=1&y", "#x", "a b ö", "c;d'\"", "[x]{y}$z"])
+def test_a_home_of_any_name_has_its_database_inside(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sqlalchemy.engine import make_url
+
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    uri = resolve_backend("", tmp_path / name).uri
+    assert make_url(uri).database == str(tmp_path / name / "mlflow.db")
+    assert database_path(uri) == tmp_path / name / "mlflow.db"
 
 
 def test_a_folder_is_refused(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from roleagent.tracking import database
-from roleagent.tracking.database import prepare_database
+from roleagent.tracking.database import database_address, prepare_database
 
 
 def tables(path: Path) -> list[str]:
@@ -74,6 +74,13 @@ def test_what_a_killed_process_left_is_begun_again(tmp_path: Path, made: list[Pa
     (tmp_path / "mlflow.db").touch()  # sqlite makes an empty file when it is only opened
     assert prepare_database(f"sqlite:///{tmp_path}/mlflow.db")
     assert tables(tmp_path / "mlflow.db") == ["runs"]
+
+
+def test_an_encoded_address_is_the_file_that_mlflow_opens(tmp_path: Path, made: list[Path]) -> None:
+    folder = tmp_path / "%41?x"
+    assert prepare_database(database_address(folder / "mlflow.db"))
+    assert tables(folder / "mlflow.db") == ["runs"]
+    assert [path.name for path in tmp_path.iterdir()] == [folder.name]
 
 
 def test_what_is_there_is_left_alone(tmp_path: Path, made: list[Path]) -> None:
