@@ -18,7 +18,7 @@ from prefect.task_runners import ThreadPoolTaskRunner
 from roleagent.config import TrainConfig
 from roleagent.loop import publishing, runs
 from roleagent.loop.events import listener
-from roleagent.loop.publishing import Timing
+from roleagent.loop.timing import Timing, record_timing
 from roleagent.loop.worker import Stopwatch
 from tasks.common import RunRef
 from tasks.curriculum import reshape
@@ -58,7 +58,7 @@ def iteration(run: RunRef, n: int, config: TrainConfig) -> dict[str, float]:
     metrics = commit(run, n, results, drawn)
     seconds = publish(run, n, metrics)
     timing = Timing(wall=time.perf_counter() - began, publishing=seconds, waiting=waiting.seconds)
-    publishing.record_timing(run.worker(), n, timing)
+    record_timing(run.worker(), n, timing)
     listener().iteration_finished(n, metrics)
     return metrics
 
@@ -86,7 +86,7 @@ def train(config: TrainConfig, run_id: str = "") -> dict[str, Any]:
             metrics = commit(run, 0, prepare(run, 0), [])
             seconds = publish(run, 0, metrics)
             timing = Timing(wall=time.perf_counter() - began, publishing=seconds)
-            publishing.record_timing(worker, 0, timing)
+            record_timing(worker, 0, timing)
             listener().iteration_finished(0, metrics)
             first = 1
         else:

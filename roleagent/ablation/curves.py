@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from roleagent.loop.publishing import Timing
+from roleagent.loop.timing import Timing
 
 Axis = Literal["episodes", "seconds"]
 #: What the loop spends on measuring, not on training.

@@ -13,6 +13,7 @@ from roleagent.ablation.plan import Member, Plan
 from roleagent.ablation.statistics import Estimate, holm, mean_interval, paired_p_value
 from roleagent.loop import publishing, runs
 from roleagent.loop.home import store_uri
+from roleagent.loop.timing import timings
 from roleagent.loop.worker import Worker
 from roleagent.storage import open_store
 from roleagent.storage.manifest import run_key
@@ -159,7 +160,7 @@ def read_outcome(plan: Plan, member: Member, reason: str = "") -> Outcome:
     place = runs.mlflow_place(worker)["mlflow_run"]
     if is_finished(worker):
         rows = publishing.history(worker)
-        curve = make_curve(rows, publishing.timings(worker))
+        curve = make_curve(rows, timings(worker))
         series = {name: [(int(x), y) for x, y in zip(*column(rows, name), strict=True)] for name in MEASURES}
         return Outcome(member.run_id, member.variant, member.seed, "finished", "", tuple(curve), place, series)
     status = found["status"] if found["status"] not in {"finished", "running"} else "interrupted"

@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from roleagent.loop.publishing import Timing
+    from roleagent.loop.timing import Timing
 
 PAPER_STEP_SECONDS = 519.0
 PAPER_SECONDS: Mapping[str, float] = {
@@ -59,10 +59,10 @@ def cost_table(rows: Sequence[Mapping[str, Any]], timings: Mapping[int, Timing])
         timings: wall seconds by iteration; iterations without any are left out, and so is iteration 0.
 
     Returns:
-        `iterations`, `step_seconds`, `evaluation_seconds` (a mean over all iterations, not in the step),
-        `added_seconds`, `added_share`, `prediction_bounds` (seconds of decoding in which every lane, and in which any
-        lane, was past its action), and `parts`: by name `seconds`, `wall_seconds`, `share` = seconds / step_seconds,
-        `paper_seconds` and `paper_share`, None where the paper gives none.
+        `iterations`; `step_seconds`; `evaluation_seconds`, a mean over all of them and not in the step; `added_seconds`,
+        `added_share`; `prediction_token_share` of the sampled tokens; `prediction_bounds`, seconds of decoding in which
+        every lane, and in which any lane, was past its action; and `parts`: by name `seconds`, `wall_seconds`, `share`
+        (seconds / step_seconds), `paper_seconds` and `paper_share`, None where the paper gives none.
     """
     timed = [row for row in rows if row["iteration"] > 0 and row["iteration"] in timings]
     if not timed:
@@ -97,6 +97,7 @@ def cost_table(rows: Sequence[Mapping[str, Any]], timings: Mapping[int, Timing])
         "evaluation_seconds": evaluation,
         "added_seconds": added,
         "added_share": _share(added, step),
+        "prediction_token_share": mean("rollout_time/prediction_token_share"),
         "prediction_bounds": [mean(f"rollout_time/prediction_{kind}_seconds") for kind in ("only", "any")],
         "parts": {
             name: {

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from roleagent.errors import RoleAgentError
 from roleagent.loop import publishing, runs
+from roleagent.loop.timing import phase_shares, timings
 from roleagent.loop.worker import Worker
 
 PARTS = ("orchestration", "validation", "storage", "publishing")
@@ -57,12 +58,12 @@ def latest_quickstart() -> Worker | None:
 
 def costs(worker: Worker) -> dict[str, float]:
     """Return seconds and share of each part, medians over all iterations but the first, which loads libraries."""
-    walls = publishing.timings(worker)
+    walls = timings(worker)
     rows: list[dict[str, float]] = []
     shares: list[dict[str, float]] = []
     for n, timing in walls.items():
         if n > 1:
-            share, _ = publishing.phase_shares([publishing.row(worker, n)["phase_seconds"]], [timing])
+            share, _ = phase_shares([publishing.row(worker, n)["phase_seconds"]], [timing])
             parts = {name: share.get(name, 0.0) for name in PARTS}
             shares.append({**parts, "all": sum(parts.values())})
             rows.append({name: value * timing.wall for name, value in shares[-1].items()})

@@ -8,7 +8,7 @@ from typing import Any
 
 from roleagent.config import TrainConfig, load_config
 from roleagent.loop import runs
-from roleagent.loop.publishing import Timing, record_timing
+from roleagent.loop.timing import Timing, record_timing
 from roleagent.loop.worker import Worker
 
 MakeRun = Callable[..., Worker]

@@ -9,7 +9,7 @@ import pytest
 
 from roleagent.config import load_config
 from roleagent.loop import runs
-from roleagent.loop.publishing import Timing
+from roleagent.loop.timing import Timing
 from roleagent.loop.worker import drop_workers
 from tests.benchmarks import __main__ as bench
 from tests.benchmarks import run_cost

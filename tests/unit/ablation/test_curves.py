@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from roleagent.ablation.curves import Point, budget, common_places, make_curve, read_off
-from roleagent.loop.publishing import Timing
+from roleagent.loop.timing import Timing
 
 
 def row(n: int, seconds: dict[str, float], **metrics: float) -> dict[str, object]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from roleagent.loop.costs import PAPER_SECONDS, PAPER_STEP_SECONDS, cost_table
-from roleagent.loop.publishing import Timing
+from roleagent.loop.timing import Timing
 
 
 def row(n: int, phases: dict[str, float], **metrics: float) -> dict[str, object]:
@@ -34,6 +34,7 @@ ROWS = [
         rollout_time__prediction_seconds=1.0,
         rollout_time__prediction_only_seconds=0.25,
         rollout_time__prediction_any_seconds=2.0,
+        rollout_time__prediction_token_share=0.2,
         scoring__match_seconds=0.1,
     ),
     row(
@@ -42,6 +43,7 @@ ROWS = [
         rollout_time__prediction_seconds=2.0,
         rollout_time__prediction_only_seconds=0.75,
         rollout_time__prediction_any_seconds=3.0,
+        rollout_time__prediction_token_share=0.4,
         scoring__match_seconds=0.3,
     ),
     row(3, PHASES),  # killed between commit and note: it has no wall time
@@ -80,6 +82,7 @@ def test_by_hand() -> None:
     assert table["added_seconds"] == pytest.approx(1.5 + 0.2 + 2.5 + 0.5)
     assert table["added_share"] == pytest.approx(4.7 / 12)
     assert table["prediction_bounds"] == pytest.approx([0.5, 2.5])
+    assert table["prediction_token_share"] == pytest.approx(0.3)
 
 
 def test_the_papers_shares_stand_beside_ours() -> None:

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from roleagent.errors import StorageError
 from roleagent.loop import home, publishing, runs
-from roleagent.loop.publishing import Timing, failure_counts, phase_shares
+from roleagent.loop.publishing import failure_counts
+from roleagent.loop.timing import Timing, phase_shares
 from roleagent.loop.worker import Worker, drop_workers
 from tests.support.committed import MakeRun
 
