@@ -30,6 +30,7 @@ BENCHMARKS = (
     "trl_update",
     "text_matching",
     "iteration_cost",
+    "diagnosis_accuracy",
     "run_cost",
 )
 PACKAGES = ("roleagent", "torch", "transformers", "prefect", "mlflow", "chromadb", "great_expectations", "numpy")
