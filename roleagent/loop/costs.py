@@ -59,7 +59,7 @@ def cost_table(rows: Sequence[Mapping[str, Any]], timings: Mapping[int, Timing])
         timings: wall seconds by iteration; iterations without any are left out, and so is iteration 0.
 
     Returns:
-        `iterations`; `step_seconds`; `evaluation_seconds`, a mean over all of them and not in the step; `added_seconds`,
+        `iterations`; `step_seconds`; `evaluation_seconds`, a mean over all and not in the step; `added_seconds`,
         `added_share`; `prediction_token_share` of the sampled tokens; `prediction_bounds`, seconds of decoding in which
         every lane, and in which any lane, was past its action; and `parts`: by name `seconds`, `wall_seconds`, `share`
         (seconds / step_seconds), `paper_seconds` and `paper_share`, None where the paper gives none.

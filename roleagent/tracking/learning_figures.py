@@ -175,6 +175,8 @@ def _fill(axes: Axes, history: History, panel: _Panel) -> None:
         _log_scale(axes, values)
     elif panel.percent:
         style.percent(axes, 0.0, max(0.05, min(1.0, 1.1 * max(values))))
+    else:
+        axes.ticklabel_format(axis="y", useOffset=False)
     if len(ends) > 1:
         style.end_labels(axes, *zip(*ends, strict=True))
 
@@ -182,3 +184,4 @@ def _fill(axes: Axes, history: History, panel: _Panel) -> None:
 def _log_scale(axes: Axes, values: Sequence[float]) -> None:
     axes.set_ylim(min(values) / 1.5, max(values) * 1.5)  # before the scale: equal limits have no logarithmic one
     axes.set_yscale("log")
+    axes.tick_params(which="both", colors=style.MUTED, labelsize=9, length=0)

@@ -179,6 +179,7 @@ def _costs(costs: Mapping[str, Any]) -> list[str]:
         f"Mean of {costs['iterations']} iterations of {costs['step_seconds']:,.2f} s, evaluations "
         f"({costs['evaluation_seconds']:,.2f} s) left out. What Role-Agent adds (prediction, prediction reward, "
         f"diagnosis, reshaping) takes {costs['added_seconds']:,.3f} s, {costs['added_share']:.1%} of the step. "
+        f"Of all sampled tokens {costs['prediction_token_share']:.1%} are predictions. "
         f"Decoding in which every episode was predicting took {low:,.3f} s, in which any was {high:,.3f} s: the "
         "prediction's seconds are apportioned between these. The paper's shares are of its hardware and environment.",
     ]

@@ -262,6 +262,35 @@ def test_everything_is_finite_and_as_long_as_its_trajectory(name: str, horizon: 
     assert np.isfinite(list(scored.metrics.values())).all()
 
 
+@pytest.mark.parametrize("name", list_estimators())
+def test_degeneracy_is_measured_for_every_estimator(name: str) -> None:
+    """Task a: equal states, equal outcomes, nothing foretold. Task b: a winner and a loser in states of their own."""
+    batch = [episode("a", sample, ["hall", "desk"], [("",)], win=False) for sample in range(2)]
+    batch += [episode("b", sample, ["yard" * (sample + 1), "x"], [("",)], win=not sample) for sample in range(2)]
+    values = {run.trajectory_id: np.zeros(1) for run in batch}
+    scored = score_batch(batch, config(advantage={"estimator": name, "alpha": 0.0}), values)
+    advantages = {key: float(array[0]) for key, array in scored.step_advantages.items()}
+    equal = [advantages[f"{task}/0"] == advantages[f"{task}/1"] for task in "ab"]
+    silent = [not advantages[f"{task}/0"] and not advantages[f"{task}/1"] for task in "ab"]
+    assert equal == [True, False]
+    assert scored.metrics["groups/degenerate"] == 0.5
+    assert scored.metrics["groups/equal_advantages"] == 0.5
+    assert scored.metrics["groups/silent"] == sum(silent) / 2
+    assert scored.metrics["state_groups/single_share"] == pytest.approx(2 / 3)  # hall with two; the yards with one each
+
+
+def test_the_additive_form_pays_losers_and_the_bonus_of_idle_steps_is_told() -> None:
+    idle = episode("a", 0, ["hall", "hall"], [("hall",)], win=False)
+    lost = episode("a", 1, ["hall", "desk"], [("sofa",)], win=False)
+    plain = score_batch([idle, lost], config())
+    assert not any(array.any() for array in plain.step_advantages.values())
+    assert "bonus/no_op_mass" not in plain.metrics  # nothing was paid
+    added = score_batch([idle, lost], config(world_in_agent={"form": "additive", "weight": 0.5}))
+    assert added.rewards == {"a/0": 0.5, "a/1": 0.0}
+    assert added.step_advantages["a/0"][0] > 0 > added.step_advantages["a/1"][0]
+    assert added.metrics["bonus/no_op_mass"] == added.metrics["match/no_op_mass"] == 1.0
+
+
 def test_all_winners_are_told_apart_by_what_they_foresaw() -> None:
     batch = [
         episode("a", 0, ["hall", "desk"], [("desk",)], win=True),

@@ -107,3 +107,13 @@ def test_meter_splits_the_time() -> None:
     assert metrics["prediction_seconds"] == pytest.approx(1.5)
     assert metrics["tokens_per_second"] == pytest.approx(40)
     assert RolloutMeter().metrics()["loop_share"] == 0.0
+
+
+def test_a_decode_step_is_shared_among_its_lanes() -> None:
+    meter = RolloutMeter()
+    meter.decoded(1.0, lanes=4, predicting=0)
+    meter.decoded(2.0, lanes=4, predicting=1)
+    meter.decoded(3.0, lanes=2, predicting=2)
+    assert (meter.decode_seconds, meter.decode_steps) == (6.0, 3)
+    assert meter.prediction_seconds == pytest.approx(0.5 + 3.0)
+    assert (meter.prediction_only_seconds, meter.prediction_any_seconds) == (3.0, 5.0)

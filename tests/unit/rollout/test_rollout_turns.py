@@ -22,6 +22,7 @@ from rollout_doubles import (
 from roleagent.policy.tokens import PolicyTokenizer
 from roleagent.policy.turns import render_turn
 from roleagent.rollout.context import MALFORMED_REPLY
+from roleagent.rollout.meter import RolloutMeter
 from roleagent.types import StopReason
 
 
@@ -162,3 +163,26 @@ def test_the_action_is_sent_early_to_an_environment_in_a_thread_too() -> None:
     engine.step = step  # type: ignore[method-assign, assignment]
     play(script, engine=engine, factory=lambda: ThreadedCorridor(on_step=lambda action: called.set()))
     assert waited == [True]
+
+
+def test_time_is_the_predictions_from_the_first_token_behind_the_action(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a clock that goes one second a decode step of one lane, seconds are tokens."""
+    engine = ScriptedEngine(whole_tags(), east)
+    monkeypatch.setattr("roleagent.rollout.turn_batch.time.perf_counter", lambda: float(engine.steps))
+    meter = RolloutMeter()
+    (trajectory,) = play(east, engine=engine, meter=meter)
+    (closing,) = whole_tags().encode_text("</action>")
+    foretold = sum(len(ids) - ids.index(closing) - 1 for ids in (step.generated_ids for step in trajectory.steps))
+    assert foretold > 0
+    assert meter.prediction_tokens == foretold
+    assert meter.prediction_seconds == meter.prediction_only_seconds == meter.prediction_any_seconds == foretold
+    # The first token of each turn comes with the prefill, and is no decode step.
+    generated = sum(len(step.generated_ids) for step in trajectory.steps)
+    assert meter.decode_seconds == generated - len(trajectory.steps)
+
+
+def test_without_predictions_their_time_is_zero() -> None:
+    meter = RolloutMeter()
+    play(lambda text, turn: render_turn("", "go east", []), settings=replace(SETTINGS, horizon=0), meter=meter)
+    assert meter.decode_seconds > 0
+    assert meter.prediction_seconds == meter.prediction_any_seconds == meter.prediction_tokens == 0

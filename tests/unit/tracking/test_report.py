@@ -7,6 +7,8 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
+from roleagent.loop.costs import cost_table
+from roleagent.loop.timing import Timing
 from roleagent.tracking.advice import suggestions
 from roleagent.tracking.report import escape, render_report, write_report
 from roleagent.types import Diagnosis, DiagnosisStatus
@@ -55,6 +57,16 @@ def test_report_gives_the_gain_the_types_and_an_example(tmp_path: Path) -> None:
         if line.startswith("!["):
             assert (path.parent / line.partition("](")[2].rstrip(")")).is_file()
     assert text.count("![") == 3  # success, failure types, phases
+
+
+def test_the_cost_table_stands_beside_the_papers_shares() -> None:
+    phases = {"rollout": 6.0, "update": 3.0, "scoring": 0.5}
+    row = {"iteration": 1, "phase_seconds": phases, "rollout_time/prediction_seconds": 1.5}
+    text = render_report([row], run_id="r", config={}, costs=cost_table([row], {1: Timing(10.0)}))
+    assert "| prediction | 1.500 | 15.00% | 1.500 | 3.59% |" in text
+    assert "| update | 3.000 | 30.00% | 3.000 |  |" in text
+    assert "takes 1.500 s, 15.0% of the step" in text
+    assert "## Cost" not in render_report([row], run_id="r", config={})
 
 
 def test_quarantined_diagnoses_are_no_examples() -> None:
