@@ -16,7 +16,7 @@ from roleagent.config import TrainConfig
 from roleagent.errors import ConfigError
 from roleagent.loop import runs
 from roleagent.loop.home import home
-from roleagent.loop.servers import server_answers
+from roleagent.loop.servers import bypass_proxies, server_answers
 from roleagent.tracking.backend import connect, resolve_backend
 
 _DEFAULTS = {
@@ -48,6 +48,7 @@ def prefect_server() -> Iterator[Callable[[], None]]:
     Raises:
         ConfigError: the server of PREFECT_API_URL does not answer, or the home folder cannot be written.
     """
+    bypass_proxies()
     for name, value in _DEFAULTS.items():
         os.environ.setdefault(name, value)
     if "PREFECT_HOME" not in os.environ:

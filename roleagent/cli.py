@@ -46,9 +46,11 @@ _UsageError: Any = typer.BadParameter.__mro__[1]
 def main() -> None:
     """Run the command line; see `roleagent.console.guard` for the exit statuses."""
     from roleagent.console.guard import end, guard, keep_quiet
+    from roleagent.loop.servers import bypass_proxies
     from roleagent.policy.threads import limit_spinning
 
     limit_spinning()
+    bypass_proxies()
     keep_quiet()
     end(guard(lambda: run(sys.argv[1:])))
 

@@ -10,9 +10,11 @@ from typing import Annotated, NoReturn
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from infra.embedded.processes import StackError
 from infra.embedded.stack import Ports, Stack
+from roleagent.loop.servers import bypass_proxies
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="S3, Prefect and MLflow on this machine.")
 _console = Console()
@@ -71,7 +73,8 @@ def _show(stack: Stack) -> None:
         memory = f"{service.memory_mb:,.0f} MB" if service.running else ""
         table.add_row(f"[bold]{service.name}[/bold]", service.address, state, memory)
     _console.print(table)
-    _console.print(f"Logs: {stack.folder}    Use it: source {stack.folder / 'env'}", style="dim", soft_wrap=True)
+    hint = f"Logs: {stack.folder}    Use it: source {stack.folder / 'env'}"
+    _console.print(Text(hint, style="dim"), soft_wrap=True)
 
 
 def _stop(stack: Stack) -> None:
@@ -85,9 +88,19 @@ def _interrupt(_signal: int, _frame: FrameType | None) -> NoReturn:
 
 
 def _fail(message: str) -> NoReturn:
-    Console(stderr=True).print(f"[red]error:[/red] {message}", soft_wrap=True, highlight=False)
+    Console(stderr=True).print(Text.assemble(("error:", "red"), f" {message}"), soft_wrap=True, highlight=False)
     sys.exit(2)
 
 
+def main() -> None:
+    """Run the command line; an error that a person can mend is one line and exit status 2."""
+    bypass_proxies()
+    try:
+        app()
+    except OSError as error:
+        where = f": {error.filename}" if error.filename else ""
+        _fail(f"{(error.strerror or str(error)).lower()}{where}")
+
+
 if __name__ == "__main__":
-    app()
+    main()

@@ -110,10 +110,17 @@ class Stack:
         """Start every service and wait until all of them answer; end what was started when one does not.
 
         Raises:
-            StackError: the stack runs already, a port is taken, or a service does not come up.
+            StackError: the folder cannot be written, the stack runs already, a port is taken or given twice, or a
+                service does not come up.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self.folder.chmod(0o700)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self.folder.chmod(0o700)
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise StackError(f"cannot write {self.folder}: {reason}; set ROLEAGENT_HOME to another folder") from error
+        if len(set(asdict(ports).values())) < len(asdict(ports)):
+            raise StackError("two services have the same port; give each one of its own")
         with self._lock():
             running = [service.name for service in self.status() if service.running]
             if running:

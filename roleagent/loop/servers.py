@@ -1,10 +1,25 @@
-"""Servers that the user names by environment variables."""
+"""Servers that the user names by environment variables, and the way to those of this machine."""
 
 from __future__ import annotations
 
 import os
 
 from roleagent.errors import ConfigError
+
+_LOOPBACK = ("127.0.0.1", "localhost")
+
+
+def bypass_proxies() -> None:
+    """Reach servers of this machine directly, whatever proxy the environment names.
+
+    A proxy elsewhere cannot reach them: Prefect's own server of a run would seem not to start. Libraries read the
+    variable in either case, and children inherit it.
+    """
+    before = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
+    hosts = [host.strip() for host in before.split(",") if host.strip()]
+    if "*" not in hosts:
+        hosts += [host for host in _LOOPBACK if host not in hosts]
+    os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join(hosts)
 
 
 def server_answers(variable: str) -> str:
