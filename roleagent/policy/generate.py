@@ -43,7 +43,7 @@ def generate(
         engine: slots are opened and closed again; those of others are left alone.
         prompts: token ids up to where the answer begins; none may be empty.
         max_tokens: most tokens of an answer; fewer where the model's context ends before.
-        temperature: greater than 0.
+        temperature: at least 0; at 0 the likeliest token is taken.
         seeds: one a prompt (see `roleagent.seeding.derive`).
         stop: tokens that end an answer.
         concurrency: prompts decoded side by side.

@@ -105,6 +105,6 @@ def test_nothing_to_do_and_wrong_seeds() -> None:
 def test_slots_are_closed_after_an_error() -> None:
     engine = CountingEngine()
     with pytest.raises(ValueError, match="temperature"):
-        generate(engine, [[1]], max_tokens=1, temperature=0.0, seeds=[1], stop={STOP})
+        generate(engine, [[1]], max_tokens=1, temperature=-1.0, seeds=[1], stop={STOP})
     assert engine.slots == {}
     assert isinstance(engine, Engine)
