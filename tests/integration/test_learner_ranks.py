@@ -40,6 +40,8 @@ def test_two_ranks_equal_one(two_ranks, tmp_path, case):
     for name, moment in load_file(tmp_path / "optimizer.safetensors").items():
         torch.testing.assert_close(moments[name], moment, rtol=1e-3, atol=1e-6)
     metrics = json.loads((two_ranks / case / "metrics.json").read_text(encoding="utf-8"))
+    # Half a minibatch has no gradient in common: the noise scale is measured by a single process alone.
+    expected = {name: value for name, value in expected.items() if not name.startswith("gradient_noise/")}
     assert metrics.keys() == expected.keys()
     for name in expected.keys() - {"update/seconds", "update/tokens_per_second", "update/padding_share"}:
         assert metrics[name] == pytest.approx(expected[name], rel=1e-4, abs=1e-6), name
