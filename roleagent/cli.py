@@ -150,7 +150,7 @@ def ablate(
 @app.command()
 def evaluate(
     run: RunArgument = "latest",
-    iteration: Annotated[int, typer.Option(help="Policy version; -1 for the newest.")] = -1,
+    iteration: Annotated[int, typer.Option(min=-1, help="Policy version; -1 for the newest.")] = -1,
     tasks: Annotated[int | None, typer.Option(min=1, help="Held-out tasks; 200 by default, or all there are.")] = None,
     temperature: Annotated[
         float | None, typer.Option(min=0, max=5, help="Sampling temperature, 0 for greedy; the run's by default.")

@@ -21,6 +21,7 @@ from roleagent.loop import home
 from roleagent.loop.events import listener
 from roleagent.loop.worker import Worker, get_worker
 from roleagent.storage import MissingObjectError, RunStore, open_store
+from roleagent.storage.manifest import check_run_id
 from roleagent.types import Split
 
 STATUS = "status.json"
@@ -43,7 +44,7 @@ class RunHandle:
 def open_run(config: TrainConfig, run_id: str = "") -> RunHandle:
     """Return the run `run_id` if it exists, else begin one (with a new id if none is given)."""
     if run_id:
-        path = home.run_note(run_id)
+        path = home.run_note(check_run_id(run_id))
         if path.is_file():
             return _handle(path)
     uri, endpoint = home.store_uri(config.storage), config.storage.endpoint_url

@@ -40,6 +40,8 @@ def test_a_group_without_command_shows_its_help(group: list[str], capsys: pytest
         (["train", "--preset"], "option '--preset' requires an argument"),
         (["train", "--seed", "x"], "invalid value for '--seed'"),
         (["evaluate", "--tasks", "0"], "invalid value for '--tasks'"),
+        (["evaluate", "--iteration", "-7"], "invalid value for '--iteration'"),
+        (["train", "--preset", "smoke", "--run-id", "../../x"], "run id '../../x' is not allowed"),
         (["bank", "search"], "missing argument 'text'; see `roleagent bank search --help`"),
         (["bank", "search", "x", "-k", "0"], "invalid value for '--count'"),
         (["bank", "search", " "], "the text to look for is empty"),

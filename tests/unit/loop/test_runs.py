@@ -89,6 +89,13 @@ def test_a_run_that_this_machine_has_not_seen_is_found_in_its_store(make_run: Ma
     assert runs.find_run("mine").run_id == "mine"
 
 
+def test_a_run_id_that_is_a_path_reads_nothing_outside(make_run: MakeRun) -> None:
+    make_run(run_id="mine")
+    (places.home() / "elsewhere.json").write_bytes((places.home() / "runs" / "mine.json").read_bytes())
+    with pytest.raises(StorageError, match="is not allowed"):
+        runs.open_run(load_config("smoke"), "../elsewhere")
+
+
 def test_find_run_by_beginning_and_latest(make_run: MakeRun) -> None:
     for name in ("alpha-1", "alpha-2", "beta-1"):
         make_run(run_id=name)
