@@ -67,7 +67,7 @@ class TextEmbedder:
         """
         from transformers import AutoModel, AutoTokenizer
 
-        source, label = _resolve(spec)
+        source, label = find_embedding_model(spec)
         try:
             self._tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(source)
             with _quiet_loading():
@@ -137,10 +137,18 @@ class TextEmbedder:
         return result
 
 
-def _resolve(spec: str) -> tuple[str, str]:
-    """Return (folder or hub id, label) of a spec."""
+def find_embedding_model(spec: str) -> tuple[str, str]:
+    """Return (folder or hub id, label) of a spec; nothing is loaded.
+
+    Raises:
+        BankError: the folder or the package is not there.
+    """
     if not spec.startswith(PACKAGE_PREFIX):
         path = Path(spec)
+        if not spec or (spec.startswith(("/", ".", "~")) and not path.is_dir()):
+            raise BankError(
+                f"embedding model folder '{spec}' does not exist; set agent_in_world.embedding_model to one"
+            )
         return (str(path), path.resolve().name) if path.is_dir() else (spec, spec)
     package = spec.removeprefix(PACKAGE_PREFIX)
     found = importlib.util.find_spec(package) if package.isidentifier() else None

@@ -63,7 +63,9 @@ def check(config: TrainConfig) -> None:
     Raises:
         ConfigError: the environment, its options or the estimator are unknown, or a split has fewer tasks than needed.
         PolicyError: the policy's folder does not exist.
+        BankError: the embedding model's folder or package does not exist.
     """
+    from roleagent.agent_in_world.embedding import find_embedding_model
     from roleagent.environments.registry import make_environment
     from roleagent.learning.scoring import make_estimator
     from roleagent.policy.model import find_model
@@ -71,6 +73,8 @@ def check(config: TrainConfig) -> None:
     make_estimator(config)
     if not config.policy.model.startswith("s3://"):
         find_model(config.policy.model)
+    if config.agent_in_world.enabled:
+        find_embedding_model(config.agent_in_world.embedding_model)
     environment = make_environment(config.environment.name, **config.environment.options)
     needs: tuple[tuple[Split, str, int], ...] = (
         ("train", "rollout.tasks_per_iteration", config.rollout.tasks_per_iteration),

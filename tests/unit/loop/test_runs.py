@@ -301,3 +301,11 @@ def test_what_would_stop_a_run_is_found_before_it_begins(
 
 def test_a_policy_in_s3_is_not_looked_for_on_disk(tmp_path: Path) -> None:
     runs.check(load_config("smoke", ["policy.model=s3://bucket/policy"]))
+
+
+@pytest.mark.parametrize("model", ["package:no_such_package_here", "/no/such/folder", "./nowhere", ""])
+def test_an_embedding_model_that_is_not_there_is_told_before_a_run_begins(model: str) -> None:
+    # It is loaded after the first iteration only, whose work would be in vain: a run keeps its configuration.
+    with pytest.raises(RoleAgentError, match="embedding model"):
+        runs.check(load_config("smoke", [f"agent_in_world.embedding_model={model}"]))
+    runs.check(load_config("smoke", [f"agent_in_world.embedding_model={model}", "agent_in_world.enabled=false"]))
