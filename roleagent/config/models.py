@@ -207,8 +207,8 @@ class EvaluationConfig(_Frozen):
     """Held-out tasks of an evaluation during training: the first ones of the final set."""
     final_tasks: int = Field(128, ge=1)
     """Held-out tasks of the evaluations before and after training."""
-    temperature: float = Field(0.4, gt=0, le=5)
-    """Sampling temperature."""
+    temperature: float = Field(0.4, ge=0, le=5)
+    """Sampling temperature; 0 is greedy."""
 
 
 class QualityConfig(_Frozen):
