@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -145,7 +146,7 @@ def finished_panel(summary: Mapping[str, Any]) -> RenderableType:
         ("watch it play", f"roleagent play --run {run_id}"),
         ("its failures", f"roleagent bank stats {run_id}"),
         ("its numbers", f"roleagent runs show {run_id} --json"),
-        ("its MLflow page", page or f"mlflow ui --backend-store-uri {uri}"),
+        ("its MLflow page", page or f"mlflow ui --backend-store-uri {shlex.quote(uri)}"),
     ]
     prefix = "" if shutil.which("roleagent") else short_path(str(Path(sys.executable).parent)) + "/"
     shown = [(name, text if text.startswith("http") else prefix + text) for name, text in following]

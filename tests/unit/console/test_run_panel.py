@@ -109,6 +109,11 @@ def test_the_panel_of_a_finished_run(draw: Draw) -> None:
     assert "scoring" not in text  # under half a percent
 
 
+def test_a_command_with_a_blank_in_its_address_can_be_copied(draw: Draw) -> None:
+    text = draw(finished_panel({**SUMMARY, "mlflow_uri": "sqlite:////my home/mlflow.db"}), 120)
+    assert "mlflow ui --backend-store-uri 'sqlite:////my home/mlflow.db'" in text
+
+
 def test_what_the_curriculum_draws_does_not_hide_what_was_learned(draw: Draw) -> None:
     lines = draw(run_panel(SUMMARY)).splitlines()
     assert any("uniform draws" in line and "25% to 100%" in line for line in lines)
