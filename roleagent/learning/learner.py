@@ -264,6 +264,7 @@ class Learner:
             run.temperature,
             entropy_gradient=self.config.entropy_coefficient > 0,
             value_positions=self._tensor(batch.value_positions),
+            lengths=batch.lengths,
         )
         return losses.TokenScores(logprobs, entropy), values
 

@@ -22,6 +22,8 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from roleagent.learning.packed_ops import token_scores
+
 #: Log-ratios are bounded by this before `exp`: beyond it float32 statistics overflow and the token is lost anyway.
 MAX_LOG_RATIO = 20.0
 
@@ -88,13 +90,14 @@ def _score_chunk(
     head: Head, hidden: Tensor, targets: Tensor, temperature: float, entropy_gradient: bool
 ) -> tuple[Tensor, Tensor]:
     logits = head(hidden).float()
+    if not entropy_gradient:
+        return token_scores(logits, targets, temperature)
     if temperature != 1.0:
         logits = logits / temperature
     log_p = torch.log_softmax(logits, dim=-1)
     # A sum over the one column, not a view of it: FSDP puts hooks on what a module returns.
     logprobs = log_p.gather(1, targets.unsqueeze(1)).sum(dim=1)
-    source = log_p if entropy_gradient else log_p.detach()
-    return logprobs, -(source.exp() * source).sum(dim=-1)
+    return logprobs, -(log_p.exp() * log_p).sum(dim=-1)
 
 
 def recorded_old(sampler: Tensor, first: Tensor, cap: float) -> Tensor:

@@ -6,6 +6,7 @@ without an attention mask: sequences are padded on the right, and plain causal a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, cast
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 from roleagent.errors import PolicyError
 from roleagent.learning.loss import MAX_LOGITS, score_tokens
+from roleagent.learning.packed_llama import PackedLlama, supports
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -47,6 +49,8 @@ class TokenScorer(nn.Module):
         self._autocast = dtype == "bfloat16"
         _no_dropout(model)
         _check_head(model)
+        packed = dtype == "float32" and supports(model)
+        self._packed: PackedLlama | None = PackedLlama(model) if packed else None
 
     def forward(
         self,
@@ -57,6 +61,7 @@ class TokenScorer(nn.Module):
         entropy_gradient: bool = False,
         max_logits: int = MAX_LOGITS,
         value_positions: Tensor | None = None,
+        lengths: Sequence[int] | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Score n tokens, and k states where there is a value head.
 
@@ -68,14 +73,15 @@ class TokenScorer(nn.Module):
             entropy_gradient: let the entropy carry a gradient.
             max_logits: bound on the logits held at one time.
             value_positions: int64 [k], flat indices of the hidden states that have seen the states to be valued.
+            lengths: tokens of each row, padding left out; L of each when absent.
 
         Returns:
             (log-probs [n], entropies [n], values [k]), float32; k is 0 without a value head.
         """
+        # Also for k = 0: data-parallel training waits for a gradient of every parameter.
+        places = positions[:0] if value_positions is None else value_positions
         with torch.autocast(input_ids.device.type, dtype=torch.bfloat16, enabled=self._autocast):
-            hidden = self.model.base_model(input_ids=input_ids, use_cache=False).last_hidden_state
-            hidden = hidden.flatten(0, 1)
-            picked = hidden.index_select(0, positions)
+            picked, valued = self._hidden(input_ids, lengths, positions, places)
             head = _head(self.model)
             scores = score_tokens(
                 head,
@@ -88,10 +94,19 @@ class TokenScorer(nn.Module):
             )
         if self.value_head is None:
             return scores.logprobs, scores.entropy, scores.logprobs.new_zeros(0)
-        # Also for k = 0: data-parallel training waits for a gradient of every parameter.
-        places = positions[:0] if value_positions is None else value_positions
-        values = self.value_head(hidden.index_select(0, places).float()).flatten()
+        values = self.value_head(valued.float()).flatten()
         return scores.logprobs, scores.entropy, values
+
+    def _hidden(
+        self, input_ids: Tensor, lengths: Sequence[int] | None, positions: Tensor, places: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Last hidden states at the positions [n, d] and at the places of values [k, d]."""
+        if self._packed is not None and self._packed.usable:
+            rows = [input_ids.shape[1]] * len(input_ids) if lengths is None else lengths
+            hidden = self._packed(input_ids, rows, torch.cat([positions, places]))
+            return hidden[: len(positions)], hidden[len(positions) :]
+        hidden = self.model.base_model(input_ids=input_ids, use_cache=False).last_hidden_state.flatten(0, 1)
+        return hidden.index_select(0, positions), hidden.index_select(0, places)
 
 
 def _no_dropout(model: PreTrainedModel) -> None:

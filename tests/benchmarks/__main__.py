@@ -27,6 +27,7 @@ BENCHMARKS = (
     "decode_speed",
     "rollout_overhead",
     "update_speed",
+    "update_fraction",
     "trl_update",
     "text_matching",
     "iteration_cost",

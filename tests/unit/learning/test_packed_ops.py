@@ -1,0 +1,112 @@
+"""The written-out backward passes against numerical derivatives; attention against a loop over queries."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch.autograd import gradcheck
+
+from roleagent.learning.packed_ops import (
+    Block,
+    Heads,
+    Rotation,
+    attention,
+    project,
+    rms_norm,
+    swiglu,
+    token_scores,
+)
+
+KV_HEADS, GROUP, DIM = 2, 3, 4
+
+
+def random(*shape):
+    return torch.randn(*shape, dtype=torch.float64, requires_grad=True)
+
+
+def rotation(positions, scale):
+    angles = torch.tensor(positions, dtype=torch.float64).unsqueeze(1) * torch.tensor([1.0, 0.3], dtype=torch.float64)
+    shape = (len(positions), 1, 1, DIM // 2)
+    return Rotation((angles.cos() * scale).view(shape), (angles.sin() * scale).view(shape))
+
+
+def block(first, positions, begin):
+    """Queries at these positions of a sequence whose keys begin at a row."""
+    low, high = positions[0] + 1, positions[-1] + 1
+    hidden = np.arange(low, high) > np.array(positions)[:, None]
+    bias = torch.from_numpy(np.where(hidden, -np.inf, 0.0)).repeat_interleave(GROUP, 0)
+    return Block(first, first + len(positions), begin, begin + high, bias)
+
+
+def two_sequences(keep=True):
+    """Five tokens that all ask, in blocks of three and two; three tokens of which the first and the last ask."""
+    every, few = [0, 1, 2, 3, 4], [0, 2]
+    blocks = [block(0, every[:3], 0), block(3, every[3:], 0), block(5, few, 5)]
+    queries, keys = rotation(every + few, DIM**-0.5), rotation([*every, 0, 1, 2], 1.0)
+    return Heads(KV_HEADS, GROUP, DIM, queries, keys, blocks, keep)
+
+
+def turned(vector, position):
+    """Rotary positions of one head, written out."""
+    result = vector.clone()
+    for pair, rate in enumerate((1.0, 0.3)):
+        low, high, angle = vector[pair], vector[pair + DIM // 2], position * rate
+        result[pair] = low * math.cos(angle) - high * math.sin(angle)
+        result[pair + DIM // 2] = high * math.cos(angle) + low * math.sin(angle)
+    return result
+
+
+def test_attention_is_that_of_each_query_alone():
+    torch.manual_seed(0)
+    q, k, v = (random(rows, width).detach() for rows, width in ((7, 24), (8, 8), (8, 8)))
+    found = attention(q, k, v, two_sequences()).view(7, KV_HEADS * GROUP, DIM)
+    asking = [(row, position, range(position + 1)) for row, position in enumerate(range(5))]
+    asking += [(5, 0, range(5, 6)), (6, 2, range(5, 8))]
+    for row, position, keys in asking:
+        for head in range(KV_HEADS * GROUP):
+            query = turned(q.view(7, -1, DIM)[row, head], position)
+            seen = [turned(k.view(8, KV_HEADS, DIM)[key, head // GROUP], key - keys[0]) for key in keys]
+            shares = torch.softmax(torch.stack([query @ key for key in seen]) / math.sqrt(DIM), 0)
+            expected = shares @ v.view(8, KV_HEADS, DIM)[list(keys), head // GROUP]
+            torch.testing.assert_close(found[row, head], expected)
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_gradient_of_attention(keep):
+    torch.manual_seed(1)
+    heads = two_sequences(keep)
+    assert gradcheck(lambda q, k, v: attention(q, k, v, heads), (random(7, 24), random(8, 8), random(8, 8)))
+
+
+def test_gradient_of_projections():
+    torch.manual_seed(2)
+    bias = random(3)
+    assert gradcheck(lambda x, a, b, c: project(x, [a, b], [c, None]), (random(5, 4), random(3, 4), random(2, 4), bias))
+
+
+def test_gradients_of_norm_and_gate():
+    torch.manual_seed(3)
+    assert gradcheck(lambda x, w: rms_norm(x, w, 0.1), (random(5, 4), random(4)))
+    assert gradcheck(swiglu, (random(5, 4), random(5, 4)))
+
+
+def test_values_of_norm_and_gate():
+    x, weight = torch.tensor([[3.0, 4.0]]), torch.tensor([1.0, 2.0])
+    # mean square 12.5; 12.5 + 3.5 = 16
+    torch.testing.assert_close(rms_norm(x, weight, 3.5), torch.tensor([[0.75, 2.0]]))
+    gate, up = torch.tensor([[0.0, math.log(3)]]), torch.tensor([[5.0, 2.0]])
+    torch.testing.assert_close(swiglu(gate, up), torch.tensor([[0.0, 1.5 * math.log(3)]]))
+
+
+def test_gradient_of_scores():
+    torch.manual_seed(4)
+    targets = torch.tensor([0, 6, 3])
+    assert gradcheck(lambda z: token_scores(z, targets, 0.7)[0], (random(3, 7),))
+
+
+def test_scores_of_extreme_logits():
+    logits = torch.tensor([[0.0, 200.0, 0.0], [1e4, 1e4, -1e4]])
+    logprobs, entropy = token_scores(logits, torch.tensor([0, 1]), 1.0)
+    torch.testing.assert_close(logprobs, torch.tensor([-200.0, -math.log(2)]))
+    torch.testing.assert_close(entropy, torch.tensor([0.0, math.log(2)]), rtol=0, atol=2e-3)
