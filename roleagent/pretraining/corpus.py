@@ -27,7 +27,6 @@ from roleagent.policy.turns import render_turn
 from roleagent.rollout.context import first_user_text
 from roleagent.seeding import derive, generator
 
-DECISION_TOKENS = 3  # "find mug in" or "find mug 1": whether the object was seen shows in the third
 SHORTEST = 5  # steps of a failed episode that is stopped early
 TASK_SPACE = 10_000_000  # pretraining homes of one level
 
@@ -71,6 +70,7 @@ class CorpusSettings:
 
     environment: str = "household"  #: or "alfworld"
     level: str = "small"  #: of the household's homes
+    generated_share: float = 0.0  #: share of demonstrations in homes of that level beside those in ALFWorld's games
     folder: str = ""  #: where ALFWorld's games are; empty for the store in the home folder, else `$ALFWORLD_DATA`
     max_steps: int = 20
     horizon: int = 1
@@ -78,6 +78,7 @@ class CorpusSettings:
     habits_from: int = 0  #: the agent's demonstrations before this index are the pure expert's
     environment_share: float = 0.2  #: share of examples in the environment role
     decision_weight: float = 1.0  #: weight of a turn's first words, in which it decides what to do
+    decision_tokens: int = 3  #: how many: "find mug in" or "find mug 1": whether the object was seen shows in the third
     observation_weight: float = 0.3  #: weight of the environment's own tokens: they teach the world model
     prediction_weight: float = 0.5  #: weight of predictions: much of what they say cannot be known beforehand
     aftermath_weight: float = 0.3  #: weight of the demonstrator's turns after its mistake
@@ -105,7 +106,8 @@ def demonstration(settings: CorpusSettings, seed: int, index: int, *, failed: bo
 def _play(
     settings: CorpusSettings, draw: int, habits: Mapping[str, float] | None, steps: int, slips: float
 ) -> Demonstration:
-    if settings.environment == "alfworld":
+    generated = settings.environment == "household" or generator(draw, "generated").random() < settings.generated_share
+    if not generated:
         games = training_games(settings.folder)
         return alfworld.demonstrate(games[draw % len(games)], draw, habits, steps, slips, settings.folder)
     return demonstrate(task_id(settings.level, "pretrain", draw % TASK_SPACE), draw, habits, steps, slips)
@@ -124,8 +126,8 @@ def agent_example(demo: Demonstration, encoder: Encoder, settings: CorpusSetting
         chosen, foreseen = encoder.turn(decision), encoder.turn(_predictions(decision, step, predictions))
         weight = 1.0 if t < critical else settings.aftermath_weight
         ids += [*chosen, *foreseen]
-        decided = [weight] + [settings.decision_weight * weight] * DECISION_TOKENS
-        decided += [weight] * (len(chosen) - len(decided))
+        decided = [weight] + [settings.decision_weight * weight] * settings.decision_tokens
+        decided = (decided + [weight] * (len(chosen) - len(decided)))[: len(chosen)]
         weights += [0.0] * len(chosen) if step.slip else decided
         weights += [settings.prediction_weight * weight] * len(foreseen)
         if t + 1 < len(demo.steps):

@@ -46,20 +46,37 @@ def test_only_the_last_stage_has_habits_and_it_starts_where_the_rates_are_small(
     assert learning_rate_factor(quickstart().steps - 1, quickstart()) < 0.001
 
 
-def test_the_recipe_for_alfworld_plays_training_games_only() -> None:
-    games = set(training_games(str(DATA)))
-    for stage in alfworld().stages:
-        assert stage.corpus.habits is None
-        corpus = replace(stage.corpus, folder=str(DATA))
-        demos = [demonstration(corpus, 0, index, failed=index % 2 > 0) for index in range(40)]
-        assert {demo.task.task_id for demo in demos} <= games
-        assert len({demo.task.task_id for demo in demos}) > 30
-        assert all(demo.label is not None for demo in demos[1::2])
-        assert len({demo.task.task_type for demo in demos}) == 6
+def test_the_recipe_for_alfworld_plays_training_games_and_large_homes() -> None:
+    stages = alfworld().stages
+    assert stages[:-1] == quickstart().stages[:-1], "the same beginning"
+    corpus = replace(stages[-1].corpus, folder=str(DATA))
+    assert corpus.habits is None
+    demos = [demonstration(corpus, 0, index, failed=index % 2 > 0) for index in range(120)]
+    homes = [demo for demo in demos if demo.task.task_id.startswith("household-large-pretrain-")]
+    games = [demo.task.task_id for demo in demos if demo not in homes]
+    assert set(games) <= set(training_games(str(DATA)))
+    assert len(set(games)) > 60
+    assert 0.25 < len(homes) / len(demos) < 0.55
+    assert all(demo.label is not None for demo in demos[1::2])
+    assert len({demo.task.task_type for demo in demos}) == 12, "each kind of task by both names"
+
+
+def test_how_many_words_are_the_decision(quickstart_encoder: Encoder) -> None:
+    demo = demonstration(replace(CORPUS, slips=0.0), 0, 3)
+    few, many = (
+        agent_example(demo, quickstart_encoder, replace(CORPUS, decision_weight=4.0, decision_tokens=tokens))
+        for tokens in (3, 500)
+    )
+    assert few.ids == many.ids
+    assert few.weights.count(4.0) == 3 * len(demo.steps)
+    # A decision is never longer than what is said and done: predictions and observations keep their weights.
+    assert [a for a, b in zip(few.weights, many.weights, strict=True) if a != b] == [1.0] * (
+        many.weights.count(4.0) - few.weights.count(4.0)
+    )
 
 
 def test_an_alfworld_example_is_the_conversation_of_a_rollout(quickstart_encoder: Encoder) -> None:
-    corpus = replace(alfworld().stages[1].corpus, slips=0.0, folder=str(DATA))
+    corpus = replace(alfworld().stages[-1].corpus, slips=0.0, generated_share=0.0, folder=str(DATA))
     demo = demonstration(corpus, 0, 3)
     text = quickstart_encoder.tokenizer.decode(agent_example(demo, quickstart_encoder, corpus).ids)
     assert demo.success
