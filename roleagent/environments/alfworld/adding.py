@@ -156,5 +156,6 @@ def _read_archive(path: Path) -> Iterator[tuple[str, Record]]:
                 record = read_game_file(game, archive.read(info).decode())
                 if record is not None:
                     yield SPLITS[split], record
-    except (OSError, BadZipFile, UnicodeDecodeError, ZlibError) as error:
+    except (OSError, BadZipFile, UnicodeDecodeError, ZlibError, NotImplementedError, RuntimeError) as error:
+        # zipfile raises the last two for a compression that it does not know and for an encrypted member
         raise ConfigError(f"the archive {path} cannot be read: {error}") from error

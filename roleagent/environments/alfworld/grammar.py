@@ -17,6 +17,7 @@ from functools import lru_cache
 from typing import Any
 
 from roleagent.errors import EnvironmentFault
+from roleagent.json_text import read_json_text
 
 UNKNOWN_GOAL = "UNKNOWN GOAL"
 _TASK = "Your task is to: "
@@ -93,7 +94,11 @@ def read_language(domain: str, grammar: str) -> tuple[Language, str]:
         raise EnvironmentFault(f"grammar without the sentence {_TASK!r}: this is not an ALFWorld game")
     sentence = grammar[start + len(_TASK) : end]
     rest = f"{grammar[: start + len(_TASK)]}{UNKNOWN_GOAL}{grammar[end:]}"
-    return _language(domain, rest), json.loads(f'"{sentence}"')
+    try:
+        goal = json.loads(f'"{sentence}"')
+    except ValueError as error:
+        raise EnvironmentFault(f"grammar whose goal sentence is no JSON text: {error}") from error
+    return _language(domain, rest), goal
 
 
 @lru_cache(maxsize=16)
@@ -133,12 +138,12 @@ def _parse(grammar: str) -> tuple[dict[str, Any], dict[str, tuple[str, str]]]:
     rules: dict[str, Any] = {}
     actions = {}
     try:
-        rules.update(json.loads(top[1]))
+        rules.update(read_json_text(top[1]))
         for name, template, feedback, own in _ACTION.findall(grammar, top.end()):
             actions[name] = (template, feedback)
-            rules.update(json.loads(own or "{}"))
-    except ValueError as error:
-        raise EnvironmentFault(f"grammar whose rules are no JSON: {error}") from error
+            rules.update(read_json_text(own or "{}"))
+    except (ValueError, TypeError) as error:
+        raise EnvironmentFault(f"grammar whose rules are no JSON object: {error}") from error
     rules.pop("task", None)
     return rules, actions
 

@@ -16,6 +16,7 @@ from roleagent.environments.alfworld.grammar import UNKNOWN_GOAL, Language, read
 from roleagent.environments.household.engine import Game, State, admissible, apply, is_won, room_text
 from roleagent.environments.household.pddl import read_problem
 from roleagent.errors import EnvironmentFault
+from roleagent.json_text import read_json_text
 
 #: ALFWorld's task types, by the names of the paper's table.
 TASK_TYPES: Mapping[str, str] = {
@@ -91,12 +92,12 @@ def read_game_file(game: str, text: str) -> Record | None:
         EnvironmentFault: it is not a game file of ALFWorld.
     """
     try:
-        content = json.loads(text)
+        content = read_json_text(text)
         if not isinstance(content, dict) or not content.get("solvable"):
             return None
         domain, grammar, problem = (content[key] for key in ("pddl_domain", "grammar", "pddl_problem"))
         walkthrough = tuple(content.get("walkthrough") or ())
-    except (ValueError, KeyError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise EnvironmentFault(f"game {game}: its game.tw-pddl cannot be read ({error})") from error
     if not all(isinstance(value, str) for value in (domain, grammar, problem, *walkthrough)):
         raise EnvironmentFault(f"game {game}: its game.tw-pddl has a value that is no text")

@@ -20,6 +20,7 @@ from zipfile import BadZipFile, ZipFile
 from roleagent.environments.alfworld.records import Record, is_game, read_game_file, read_line
 from roleagent.errors import ConfigError, EnvironmentFault
 from roleagent.home import home
+from roleagent.json_text import read_json_text
 
 GAME_FILE = "game.tw-pddl"
 OFFICIAL = "json_2.1.1"  #: folder of the official layout: <this>/<split>/<task>/<trial>/game.tw-pddl
@@ -186,7 +187,7 @@ def read_compact(path: Path) -> Iterator[Record]:
         with lzma.open(path) if path.suffix == ".xz" else path.open("rb") as lines:
             for number, line in enumerate(cast(BufferedReader, lines), start=1):
                 try:
-                    yield read_line(json.loads(line), domain, grammar)
+                    yield read_line(read_json_text(line), domain, grammar)
                 except (ValueError, EnvironmentFault) as error:
                     raise EnvironmentFault(f"{path} line {number}: {error}") from error
     except (OSError, EOFError, UnicodeDecodeError, lzma.LZMAError) as error:

@@ -106,6 +106,9 @@ def test_official_games_that_are_not_played_are_left_out(tmp_path: Path) -> None
         ({"walkthrough": ["look"]}, "walkthrough does not win"),
         ({"walkthrough": ["put mug 1 in/on desk 1"]}, "which is not possible then"),
         ({"walkthrough": [1]}, "a value that is no text"),
+        ({"walkthrough": 1}, "cannot be read"),
+        ({"grammar": "[1, 2]"}, "this is not an ALFWorld game"),
+        ({"pddl_domain": 3}, "a value that is no text"),
     ],
 )
 def test_a_game_that_is_not_right_is_named(home: Path, tmp_path: Path, change: dict[str, object], told: str) -> None:
@@ -141,6 +144,31 @@ def test_games_that_are_not_there_or_cannot_be_read(home: Path, tmp_path: Path) 
     (tmp_path / "mine.jsonl").write_text(f"{twice}\n{twice}\n")
     with pytest.raises(EnvironmentFault, match="is there twice"):
         add(tmp_path / "mine.jsonl", "train")
+
+
+def test_hostile_archives_are_told(home: Path, tmp_path: Path) -> None:
+    files = game_files()
+    name = min(files)
+    path = tmp_path / "games.zip"
+
+    def pack(text: str) -> None:
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr(f"json_2.1.1/train/{name}/game.tw-pddl", text)
+
+    pack("[" * 200_000)
+    with pytest.raises(EnvironmentFault, match="nested too deeply"):
+        add(path)
+    pack(files[name])
+    whole = path.read_bytes()
+    # The two headers of the member: its flags, then its compression.
+    for offset, value, told in ((6, 1, "encrypted"), (8, 77, "compression")):
+        data = bytearray(whole)
+        for header, shift in ((data.index(b"PK\x03\x04"), 0), (data.rindex(b"PK\x01\x02"), 2)):
+            data[header + offset + shift] = value
+        path.write_bytes(data)
+        with pytest.raises(ConfigError, match=rf"archive .* cannot be read: .*{told}"):
+            add(path)
+    assert list(home.rglob("*.*")) == [], "nothing is stored"
 
 
 def test_a_damaged_store_says_how_to_mend_it(home: Path, tmp_path: Path) -> None:
