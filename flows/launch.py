@@ -8,7 +8,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from flows.local_server import local_server
 from roleagent.ablation.plan import Request, check_plan, make_plan
@@ -65,7 +67,9 @@ def prefect_server() -> Iterator[Callable[[], None]]:
         server_answers("PREFECT_API_URL")
         yield lambda: None
         return
-    for name, value in _LOCAL.items():
+    # As an address: otherwise a "%" or "?" in the folder's name would put the database elsewhere.
+    database = f"sqlite+aiosqlite:///{quote(str(Path(os.environ['PREFECT_HOME']) / 'prefect.db'))}"
+    for name, value in {**_LOCAL, "PREFECT_SERVER_DATABASE_CONNECTION_URL": database}.items():
         os.environ.setdefault(name, value)
     with local_server(home() / "logs" / "prefect-server.log") as server:
         os.environ["PREFECT_API_URL"] = server.address
