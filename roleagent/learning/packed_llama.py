@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from roleagent.learning.packed_ops import KEPT, Block, Heads, Rotation, attention, project, rms_norm, swiglu
+from roleagent.learning.packed_ops import KEPT, Block, Heads, Rotation, attention, gated_mlp, project, rms_norm
 from roleagent.policy.engines.llama_engine import unsupported
 from roleagent.policy.engines.llama_weights import Shape
 
@@ -103,7 +103,7 @@ class PackedLlama:
                 q, k, v = _project(normed, own.q_proj, own.k_proj, own.v_proj)
             x = torch.addmm(x, attention(q, k, v, few if last else every), own.o_proj.weight.t())
             normed = rms_norm(x, layer.post_attention_layernorm.weight, shape.eps)
-            x = torch.addmm(x, swiglu(*_project(normed, mlp.gate_proj, mlp.up_proj)), mlp.down_proj.weight.t())
+            x = gated_mlp(x, normed, mlp.gate_proj.weight, mlp.up_proj.weight, mlp.down_proj.weight)
         return rms_norm(x, decoder.norm.weight, shape.eps)
 
     def _heads(

@@ -4,13 +4,16 @@ Each does in a few passes over memory what autograd would do in many, on n token
 
     project        y_i = x W_i^T + b_i          one x, several matrices; the gradients of x are summed in the product
     rms_norm       y = w x / sqrt(mean x^2 + eps)
-    swiglu         y = g sigmoid(g) u
+    gated_mlp      y = r + (silu(x G^T) * x U^T) D^T
     attention      y = softmax(q k^T / sqrt(D) + causal) v, rotary positions included, in blocks of queries
     token_scores   log softmax(z / T)[target] and the entropy of softmax(z / T), the latter without gradient
 
 Attention is made of matrix products over blocks of queries and the keys that they may see. On a CPU this is faster than
 a fused kernel: the products run at the machine's rate, what lies above the diagonal is computed within a block only,
 and the probabilities are kept for the backward pass as long as they are small (`KEPT`).
+
+What lies between the matrices of the MLP is made and used in chunks of rows, forwards and again backwards: it stays
+in the cache and costs no memory.
 
 Everything is float32 and deterministic.
 """
@@ -26,6 +29,8 @@ from torch.autograd import Function
 
 #: Attention probabilities kept for the backward pass in one forward pass, all layers together: 256 MiB in float32.
 KEPT = 2**26
+
+_MLP_ROWS = 512  # rows of a chunk between the matrices of the MLP
 
 
 class Block(NamedTuple):
@@ -75,9 +80,9 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return cast("Tensor", _RmsNorm.apply(x, weight, eps))  # type: ignore[no-untyped-call]
 
 
-def swiglu(gate: Tensor, up: Tensor) -> Tensor:
-    """Return silu(gate) * up, [n, m]."""
-    return cast("Tensor", _SwiGlu.apply(gate, up))  # type: ignore[no-untyped-call]
+def gated_mlp(residual: Tensor, x: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
+    """Return residual + (silu(x gate^T) * (x up^T)) down^T, [n, d]; gate and up are [m, d], down is [d, m]."""
+    return cast("Tensor", _GatedMlp.apply(residual, x, gate, up, down))  # type: ignore[no-untyped-call]
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, heads: Heads) -> Tensor:
@@ -118,7 +123,7 @@ class _Project(Function):
 class _RmsNorm(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        scale = torch.linalg.vector_norm(x, dim=-1, keepdim=True).square_().div_(x.shape[-1]).add_(eps).rsqrt_()
+        scale: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True).square_().div_(x.shape[-1]).add_(eps).rsqrt_()
         normed = x * scale
         ctx.save_for_backward(normed, scale, weight)
         return normed * weight
@@ -132,20 +137,39 @@ class _RmsNorm(Function):
         return (gradient * weight).addcmul_(normed, along).mul_(scale), to_weight, None
 
 
-class _SwiGlu(Function):
+class _GatedMlp(Function):
     @staticmethod
-    def forward(ctx: Any, gate: Tensor, up: Tensor) -> Tensor:
-        open_ = torch.sigmoid(gate)
-        passed = gate * open_
-        ctx.save_for_backward(open_, passed, up)
-        return passed * up
+    def forward(ctx: Any, residual: Tensor, x: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
+        gates, ups = x @ gate.t(), x @ up.t()
+        ctx.save_for_backward(x, gates, ups, gate, up, down)
+        result = torch.empty_like(residual)
+        for rows in _chunks(len(x)):
+            product = torch.sigmoid(gates[rows]).mul_(gates[rows]).mul_(ups[rows])
+            torch.addmm(residual[rows], product, down.t(), out=result[rows])
+        return result
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        open_, passed, up = ctx.saved_tensors
-        # d silu(g) / dg = s + g s (1 - s)
-        slope = torch.addcmul(passed, passed, open_, value=-1).add_(open_)
-        return slope.mul_(up).mul_(gradient), gradient * passed
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        x, gates, ups, gate, up, down = ctx.saved_tensors
+        to_x = torch.empty_like(x)
+        to_gate, to_up, to_down = torch.zeros_like(gate), torch.zeros_like(up), torch.zeros_like(down)
+        for rows in _chunks(len(x)):
+            opened = torch.sigmoid(gates[rows])
+            passed = gates[rows] * opened
+            # d silu(g) / dg = s + g s (1 - s)
+            slope = torch.addcmul(passed, passed, opened, value=-1).add_(opened).mul_(ups[rows])
+            to_down.addmm_(gradient[rows].t(), torch.mul(passed, ups[rows], out=opened))
+            inner = gradient[rows] @ down
+            slope.mul_(inner)
+            inner.mul_(passed)
+            torch.mm(slope, gate, out=to_x[rows]).addmm_(inner, up)
+            to_gate.addmm_(slope.t(), x[rows])
+            to_up.addmm_(inner.t(), x[rows])
+        return gradient, to_x, to_gate, to_up, to_down
+
+
+def _chunks(count: int) -> list[slice]:
+    return [slice(start, min(start + _MLP_ROWS, count)) for start in range(0, count, _MLP_ROWS)]
 
 
 class _Attention(Function):

@@ -7,14 +7,15 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
+from roleagent.learning import packed_ops
 from roleagent.learning.packed_ops import (
     Block,
     Heads,
     Rotation,
     attention,
+    gated_mlp,
     project,
     rms_norm,
-    swiglu,
     token_scores,
 )
 
@@ -85,18 +86,21 @@ def test_gradient_of_projections():
     assert gradcheck(lambda x, a, b, c: project(x, [a, b], [c, None]), (random(5, 4), random(3, 4), random(2, 4), bias))
 
 
-def test_gradients_of_norm_and_gate():
+def test_gradients_of_norm_and_mlp(monkeypatch):
     torch.manual_seed(3)
+    monkeypatch.setattr(packed_ops, "_MLP_ROWS", 2)  # three chunks, the last one short
     assert gradcheck(lambda x, w: rms_norm(x, w, 0.1), (random(5, 4), random(4)))
-    assert gradcheck(swiglu, (random(5, 4), random(5, 4)))
+    assert gradcheck(gated_mlp, (random(5, 4), random(5, 4), random(3, 4), random(3, 4), random(4, 3)))
 
 
-def test_values_of_norm_and_gate():
+def test_values_of_norm_and_mlp():
     x, weight = torch.tensor([[3.0, 4.0]]), torch.tensor([1.0, 2.0])
     # mean square 12.5; 12.5 + 3.5 = 16
     torch.testing.assert_close(rms_norm(x, weight, 3.5), torch.tensor([[0.75, 2.0]]))
-    gate, up = torch.tensor([[0.0, math.log(3)]]), torch.tensor([[5.0, 2.0]])
-    torch.testing.assert_close(swiglu(gate, up), torch.tensor([[0.0, 1.5 * math.log(3)]]))
+    # Gate ln 3, opened to 3/4; times 2, times 4, on top of 5.
+    x, gate, up, down = (torch.tensor([[number]]) for number in (1.0, math.log(3), 2.0, 4.0))
+    found = gated_mlp(torch.tensor([[5.0]]), x, gate, up, down)
+    torch.testing.assert_close(found, torch.tensor([[5 + 6 * math.log(3)]]))
 
 
 def test_gradient_of_scores():
