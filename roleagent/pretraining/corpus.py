@@ -83,6 +83,7 @@ class CorpusSettings:
     prediction_weight: float = 0.5  #: weight of predictions: much of what they say cannot be known beforehand
     aftermath_weight: float = 0.3  #: weight of the demonstrator's turns after its mistake
     slips: float = 0.06  #: probability of a random action, which is not imitated, in place of the intended one
+    oversights: float = 0.0  #: probability that what could be taken is overlooked; the rest of the search is imitated
 
 
 def demonstration(settings: CorpusSettings, seed: int, index: int, *, failed: bool = False) -> Demonstration:
@@ -97,20 +98,27 @@ def demonstration(settings: CorpusSettings, seed: int, index: int, *, failed: bo
         steps = settings.max_steps
         if failed and attempt % 2:  # an episode may be stopped early, by another limit or by an error
             steps = min(steps, SHORTEST + draw // TASK_SPACE % max(1, steps - SHORTEST))
-        demo = _play(settings, draw, habits, steps, slips)
+        demo = _play(settings, draw, habits, steps, slips, 0.0 if failed else settings.oversights)
         if not failed or demo.label is not None:
             return demo
     raise ValueError("the habits produce no failures to diagnose")
 
 
 def _play(
-    settings: CorpusSettings, draw: int, habits: Mapping[str, float] | None, steps: int, slips: float
+    settings: CorpusSettings,
+    draw: int,
+    habits: Mapping[str, float] | None,
+    steps: int,
+    slips: float,
+    oversights: float,
 ) -> Demonstration:
     generated = settings.environment == "household" or generator(draw, "generated").random() < settings.generated_share
     if not generated:
         games = training_games(settings.folder)
-        return alfworld.demonstrate(games[draw % len(games)], draw, habits, steps, slips, settings.folder)
-    return demonstrate(task_id(settings.level, "pretrain", draw % TASK_SPACE), draw, habits, steps, slips)
+        game = games[draw % len(games)]
+        return alfworld.demonstrate(game, draw, habits, steps, slips, settings.folder, oversights)
+    home = task_id(settings.level, "pretrain", draw % TASK_SPACE)
+    return demonstrate(home, draw, habits, steps, slips, oversights)
 
 
 def agent_example(demo: Demonstration, encoder: Encoder, settings: CorpusSettings) -> Example:

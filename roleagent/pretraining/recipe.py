@@ -59,7 +59,13 @@ def quickstart(seed: int = 0) -> PretrainSettings:
 def alfworld(seed: int = 0) -> PretrainSettings:
     """Return the recipe for ALFWorld's games, with a seed for weights and corpus."""
     games = replace(
-        _DECISIONS, environment="alfworld", level="large", generated_share=0.4, max_steps=50, decision_tokens=6
+        _DECISIONS,
+        environment="alfworld",
+        level="large",
+        generated_share=0.4,
+        max_steps=50,
+        decision_tokens=6,
+        oversights=0.1,
     )
     return PretrainSettings(
         stages=(*_HOMES, Stage(games, 3000, begin=0.4, end=0.02)),

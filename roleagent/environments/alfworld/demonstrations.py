@@ -17,13 +17,14 @@ def demonstrate(
     max_steps: int = 50,
     slips: float = 0.0,
     folder: str = "",
+    oversights: float = 0.0,
 ) -> Demonstration:
     """Return what the demonstrator does in a real game.
 
     Args:
         task_id: `<split>/<task>/<trial>`; for pretraining one of the split "train".
         seed: chooses mistakes and slips.
-        habits, slips: see :func:`roleagent.environments.household.demonstrations.demonstrate`.
+        habits, slips, oversights: see :func:`roleagent.environments.household.demonstrations.demonstrate`.
         max_steps: step limit; ALFWorld's is 50.
         folder: where the games are; empty for the store in the home folder, else `$ALFWORLD_DATA`.
 
@@ -34,7 +35,7 @@ def demonstrate(
     real = open_games(split, folder).load(game)
     side = "train" if split == "train" else "heldout"
     task = Task(task_id, "alfworld", TASK_TYPES[real.game.goal.task_type], side)  # type: ignore[arg-type]
-    found = play(real.game, task, seed, habits or {}, max_steps, slips)
+    found = play(real.game, task, seed, habits or {}, max_steps, slips, oversights)
     return found if real.language.native else _translated(found, real)
 
 

@@ -59,7 +59,12 @@ class Demonstration:
 
 
 def demonstrate(
-    task_id: str, seed: int = 0, habits: Mapping[str, float] | None = None, max_steps: int = 20, slips: float = 0.0
+    task_id: str,
+    seed: int = 0,
+    habits: Mapping[str, float] | None = None,
+    max_steps: int = 20,
+    slips: float = 0.0,
+    oversights: float = 0.0,
 ) -> Demonstration:
     """Return what the demonstrator does in a game of any id space, up to `max_steps` steps.
 
@@ -67,17 +72,25 @@ def demonstrate(
     this mistake at its first occasion of the episode; there is at most one mistake an episode. `slips` is the
     probability that a step's action is replaced by a random harmless one, from which the demonstrator recovers: a
     policy that imitates it learns to go on after a mistake of its own (Laskey et al. 2017, noise injection).
+    `oversights` is the probability that what it could take is overlooked: it searches on, in the end from the
+    beginning.
 
     Raises:
         ConfigError: the task id or a failure type is unknown.
     """
     level, space, index = parse_task_id(task_id)
     task = Task(task_id, "household", task_type_of(level, space, index), "heldout" if space == "heldout" else "train")
-    return play(generate(task_id), task, seed, habits or {}, max_steps, slips)
+    return play(generate(task_id), task, seed, habits or {}, max_steps, slips, oversights)
 
 
 def play(
-    game: Game, task: Task, seed: int, habits: Mapping[str, float], max_steps: int, slips: float = 0.0
+    game: Game,
+    task: Task,
+    seed: int,
+    habits: Mapping[str, float],
+    max_steps: int,
+    slips: float = 0.0,
+    oversights: float = 0.0,
 ) -> Demonstration:
     """Return what the demonstrator does in a given game; see :func:`demonstrate`."""
     for name in habits:
@@ -86,6 +99,7 @@ def play(
     waiting = [name for name in MISTAKES if habits.get(name, 0.0) > 0.0]
     draws = Draws("demonstration", seed, task.task_id) if waiting else None
     accidents = Draws("slips", seed, task.task_id) if slips > 0 else None
+    eyes = Draws("oversights", seed, task.task_id) if oversights > 0 else None
     state, text = game.start, room_text(game)
     expert = Expert(game.goal_text, text)
     script: Script | None = None
@@ -96,6 +110,10 @@ def play(
     while len(steps) < max_steps and not success:
         if script is None:
             move = expert.move()
+            overlooked = move.kind == "take" and eyes is not None and eyes.uniform() < oversights
+            if overlooked:
+                expert.overlook()
+                move = expert.move()
             reasoning, action = move.reasoning, move.action
             if draws is not None:
                 occasion = Occasion(game, expert, move, draws)
@@ -111,8 +129,8 @@ def play(
             reasoning, action, is_mistake = next(script.moves)
             if is_mistake:
                 critical = len(steps) + 1
-        slip = False
-        if script is None and accidents is not None:
+        slip = script is None and overlooked
+        if script is None and accidents is not None and not slip:
             refused = mistaken if text == NOTHING_HAPPENS else None
             slip = accidents.uniform() < (REPEATED_SLIPS if refused else slips)
             mistaken = (refused or _slip(game, expert, move, accidents)) if slip else None

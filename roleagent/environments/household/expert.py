@@ -195,6 +195,13 @@ class Expert:
         """Take in the answer to an action."""
         self.memory.observe(action, text)
 
+    def overlook(self) -> None:
+        """Do not notice what is wanted here: the receptacle counts as searched in vain."""
+        memory = self.memory
+        for name in [name for name, place in memory.seen.items() if place == memory.at]:
+            if kind_of(name) == self.wish.object and not self.done(name):
+                del memory.seen[name]
+
     def done(self, name: str) -> bool:
         """Tell whether an object lies as the goal asks."""
         if self.memory.seen.get(name) != self.target:

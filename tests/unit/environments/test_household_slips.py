@@ -96,3 +96,32 @@ def test_slips_are_those_of_an_imitator() -> None:
     ]
     assert len(imagined) > 20
     assert len(overlooked) > 5
+
+
+def test_what_was_overlooked_is_found_in_a_second_round() -> None:
+    rounds = 0
+    for index in range(60):
+        demo = demonstrate(task_id("small", "pretrain", index), index, {}, 60, oversights=0.5)
+        plain = demonstrate(task_id("small", "pretrain", index), index, {}, 60)
+        first = next((t for t, step in enumerate(demo.steps) if step.slip), None)
+        if first is None:
+            assert demo.steps == plain.steps
+            continue
+        # Up to the oversight nothing changes; there it would have been taken.
+        assert demo.steps[:first] == plain.steps[:first]
+        assert plain.steps[first].action.startswith("take ")
+        assert not demo.steps[first].action.startswith("take ")
+        places = [step.action for step in demo.steps[: first + 12] if step.action.startswith("go to ")]
+        rounds += len(places) > len(set(places)) and demo.success
+    assert rounds > 10
+
+
+def test_overlooking_forgets_only_what_is_wanted_and_not_done() -> None:
+    expert = Expert("put two mug in shelf.", "you see a desk 1, and a shelf 1.")
+    expert.observe("go to desk 1", "You arrive at desk 1. On the desk 1, you see a mug 1, and a pen 1.")
+    expert.overlook()
+    assert expert.memory.seen == {"pen 1": "desk 1"}
+    assert expert.memory.searched == ["desk 1"]
+    expert.observe("go to shelf 1", "You arrive at shelf 1. On the shelf 1, you see a mug 2.")
+    expert.overlook()
+    assert expert.memory.seen["mug 2"] == "shelf 1", "it lies where it should"
