@@ -26,6 +26,8 @@ BENCHMARKS = (
     "agent_in_world_cost",
     "decode_speed",
     "rollout_overhead",
+    "generation_limit",
+    "trl_generation",
     "update_speed",
     "update_fraction",
     "trl_update",

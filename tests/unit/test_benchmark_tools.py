@@ -12,7 +12,7 @@ from roleagent.loop import runs
 from roleagent.loop.timing import Timing
 from roleagent.loop.worker import drop_workers
 from tests.benchmarks import __main__ as bench
-from tests.benchmarks import run_cost
+from tests.benchmarks import run_cost, trl_success
 from tests.benchmarks.timing import Spent, median_cpu, spent
 from tests.support.committed import committed_run
 
@@ -110,3 +110,17 @@ NAMES = """
 def test_the_page_explains_every_number() -> None:
     page = (Path(__file__).parents[2] / "docs" / "benchmarks.md").read_text(encoding="utf-8")
     assert not [name for name in NAMES.split() if f"`{name}`" not in page]
+
+
+def test_time_to_success_by_hand() -> None:
+    def rows(*pairs: tuple[float, float]) -> list[dict[str, float]]:
+        return [{"iteration": float(n), "cpu": cpu, "success": success} for n, (cpu, success) in enumerate(pairs)]
+
+    ours = rows((0, 0.5), (20, 0.6), (40, 0.7), (60, 0.65))
+    both = trl_success.report(ours, rows((0, 0.5), (80, 0.71), (160, 0.9)), 0.7)
+    assert (both["success_cpu_seconds"], both["trl_success_cpu_seconds"]) == (40, 80)
+    assert both["trl_time_to_success_ratio"] == 0.5
+    unfinished = trl_success.report(ours, rows((0, 0.5), (100, 0.6)), 0.7)
+    assert "trl_time_to_success_ratio" not in unfinished
+    assert unfinished["trl_time_to_success_ratio_at_most"] == 0.4
+    assert trl_success.report(rows((0, 0.5)), [], 0.7) == {"target": 0.7}
