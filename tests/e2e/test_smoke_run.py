@@ -110,7 +110,7 @@ def test_evaluation_with_the_runs_settings_repeats_the_runs_own(trained: Trained
     assert result["iteration"] == 3
     assert sum(rate["n"] for rate in result["by_type"].values()) == 8
     before = trained.json("evaluate", "latest", "--tasks", "8", "--iteration", "0", "--json")
-    untrained = trained.json("evaluate", "--preset", "smoke", "--tasks", "8", "--json")
+    untrained = trained.json("evaluate", "--preset", "smoke", "--set", "seed=1", "--tasks", "8", "--json")
     assert untrained["run_id"] == "roleagent:quickstart"
     assert {**untrained, "run_id": before["run_id"]} == before
     assert before["success"] == summary["heldout_before"]["success"]

@@ -197,7 +197,7 @@ def test_a_failed_run_is_reported_and_stops_nothing(tmp_path: Path) -> None:
     assert ends == dict.fromkeys(("full seed 0", "full seed 1", "grpo seed 0", "grpo seed 1"), "FINISHED")
     assert points == [1, 1, 1, 1]  # a second time writes nothing twice
     kept = {path.name for path in (home / "mlflow-artifacts").rglob("report/**/*") if path.is_file()}
-    assert kept == {"report.md", "results.json", "table.csv", "curves.png"}
+    assert kept == {"report.md", "results.json", "table.csv", "measures.csv", "curves.png"}
 
 
 def test_the_signal_is_named() -> None:

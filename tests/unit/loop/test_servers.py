@@ -57,6 +57,7 @@ def test_a_dead_proxy_does_not_hide_a_server_of_this_machine(monkeypatch: pytest
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+        monkeypatch.setattr(urllib.request, "_opener", None)  # it keeps the proxies of its first use
         with pytest.raises(urllib.error.URLError):
             urllib.request.urlopen(address, timeout=5)
         bypass_proxies()
