@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
 
-class LiveDisplay:
+class LiveDisplay(ABC):
     """A drawing that stays live while its block runs, and is gone afterwards. Off a terminal nothing is live.
 
     Events may come from several threads: what they change, and what is drawn, is read and written under `_lock`.
@@ -38,6 +39,6 @@ class LiveDisplay:
         if self._live:
             self._live.stop()
 
+    @abstractmethod
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the lines as they are now; each display has its own."""
-        raise NotImplementedError

@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
 
 from roleagent.errors import PolicyError
 from roleagent.policy import packaged
@@ -123,6 +124,15 @@ def test_a_published_policy_is_nearly_the_same_and_loads_alike(folder: Path, tmp
     assert not torch.equal(first, second)
     assert compressed.model.lm_head.weight is compressed.model.get_input_embeddings().weight
     assert load_policy(str(tmp_path / "small"), dtype="bfloat16", device="cpu").model.dtype == torch.bfloat16
+
+
+def test_packaged_weights_that_lack_a_matrix_are_refused(folder: Path, tmp_path: Path) -> None:
+    packaged.publish(folder, tmp_path / "small")
+    path = tmp_path / "small" / packaged.WEIGHTS
+    tensors = load_file(path)
+    del tensors["model.layers.0.mlp.up_proj.weight"], tensors["model.layers.0.mlp.up_proj.weight.scale"]
+    save_file(tensors, path)
+    _refused(str(tmp_path / "small"), r"not those of its config\.json: model\.layers\.0\.mlp\.up_proj\.weight")
 
 
 def test_publishing_from_a_folder_without_weights(tmp_path: Path) -> None:
