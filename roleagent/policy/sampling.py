@@ -56,15 +56,43 @@ class UniformStreams:
 
     def __init__(self, generators: Sequence[np.random.Generator]) -> None:
         self._generators = list(generators)
-        self._buffer = np.empty((len(self._generators), _BLOCK), dtype=np.float64)
-        self._next = np.full(len(self._generators), _BLOCK, dtype=np.int64)
+        self._buffer = np.empty((len(self._generators), 2 * _BLOCK), dtype=np.float64)
+        self._next = np.zeros(len(self._generators), dtype=np.int64)
+        self._end = np.zeros(len(self._generators), dtype=np.int64)
 
     def draw(self, indices: Sequence[int] | NDArray[np.int64]) -> NDArray[np.float64]:
         """Next number of each named stream, [len(indices)] in [0, 1). No index may be given twice."""
         rows = np.asarray(indices, dtype=np.int64)
-        for row in rows[self._next[rows] == _BLOCK]:
-            self._buffer[row] = self._generators[row].random(_BLOCK)
-            self._next[row] = 0
+        self._fill(rows, 1)
         numbers = self._buffer[rows, self._next[rows]]
         self._next[rows] += 1
         return numbers
+
+    def peek(
+        self, indices: Sequence[int] | NDArray[np.int64], counts: Sequence[int] | NDArray[np.int64]
+    ) -> NDArray[np.float64]:
+        """Next counts[i] numbers of each named stream, [sum(counts)], stream after stream; they are not used up.
+
+        Raises:
+            ValueError: a count is more than a block of 128 numbers.
+        """
+        rows, many = np.asarray(indices, dtype=np.int64), np.asarray(counts, dtype=np.int64)
+        if many.max(initial=0) > _BLOCK:
+            raise ValueError(f"at most {_BLOCK} numbers can be looked at ahead, not {many.max()}")
+        self._fill(rows, many)
+        begin = np.cumsum(many) - many
+        offset = np.arange(many.sum()) - np.repeat(begin, many)
+        numbers: NDArray[np.float64] = self._buffer[np.repeat(rows, many), np.repeat(self._next[rows], many) + offset]
+        return numbers
+
+    def skip(self, index: int, count: int) -> None:
+        """Use up `count` numbers of a stream that were looked at."""
+        self._next[index] += count
+
+    def _fill(self, rows: NDArray[np.int64], counts: NDArray[np.int64] | int) -> None:
+        """Have counts[i] numbers ready in each stream."""
+        for row in rows[self._next[rows] + counts > self._end[rows]]:
+            rest = self._buffer[row, self._next[row] : self._end[row]].copy()
+            self._buffer[row, : len(rest)] = rest
+            self._buffer[row, len(rest) : len(rest) + _BLOCK] = self._generators[row].random(_BLOCK)
+            self._next[row], self._end[row] = 0, len(rest) + _BLOCK

@@ -163,10 +163,12 @@ class _Rollout:
             engine,
             streams,
             self._token_kinds.kinds,
+            lambda ids: turn_complete(self._token_kinds.text(ids), settings.horizon),
             lanes=count,
             max_context=settings.max_context,
             max_turn_tokens=settings.max_turn_tokens,
             temperature=settings.temperature,
+            draft_tokens=settings.draft_tokens,
             meter=meter,
         )
 
@@ -191,22 +193,30 @@ class _Rollout:
         """See to the lanes whose newest token may have ended an action or the turn."""
         finished = []
         for number in lanes:
-            ids = self._batch.ids(number)
-            kind = self._batch.last_kind(number)
-            ended = kind == END_OF_TURN
-            complete = False
-            if kind == MAY_CLOSE:
-                complete = turn_complete(self._token_kinds.text(ids), self._settings.horizon)
-                if self._lanes[number].action is None:
-                    action = complete_action(self._tokenizer.decode(ids))
-                    if action:
-                        self._act(number, action)
-            full = self._batch.full(number)
-            if complete or ended or full:
+            while not (over := self._ends_turn(number)) and self._batch.reveal(number):
+                pass
+            if over:
                 finished.append(number)
-                self._finish_turn(number, ids, ended=ended, truncated=full and not (complete or ended))
         if finished:
             self._batch.finish(finished)
+
+    def _ends_turn(self, number: int) -> bool:
+        """Send the lane's action if its newest token completed it; return whether that token ended the turn."""
+        ids = self._batch.ids(number)
+        kind = self._batch.last_kind(number)
+        ended = kind == END_OF_TURN
+        complete = False
+        if kind == MAY_CLOSE:
+            complete = turn_complete(self._token_kinds.text(ids), self._settings.horizon)
+            if self._lanes[number].action is None:
+                action = complete_action(self._tokenizer.decode(ids))
+                if action:
+                    self._act(number, action)
+        full = self._batch.full(number)
+        if not (complete or ended or full):
+            return False
+        self._finish_turn(number, ids, ended=ended, truncated=full and not (complete or ended))
+        return True
 
     def _finish_turn(self, number: int, ids: list[int], *, ended: bool, truncated: bool) -> None:
         lane = self._lanes[number]

@@ -28,6 +28,7 @@ class RolloutSettings:
     step_timeout_seconds: float = 30.0  #: an environment call that takes longer ends its episode
     environment_workers: int = 8  #: environment calls that run at the same time
     refill_share: float = 0.25  #: waiting share of the batch at which its next observations are prefilled together
+    draft_tokens: int = 24  #: most guesses at next tokens that a pass verifies (see `drafting`); 0: none
     straggler_seconds: float = 1.0  #: an environment call older than this is not waited for while others can decode
 
     def __post_init__(self) -> None:
@@ -47,6 +48,8 @@ class RolloutSettings:
             raise ValueError("horizon, window and temperature must not be negative")
         if self.max_context <= self.max_turn_tokens:
             raise ValueError("max_context must be larger than max_turn_tokens")
+        if not 0 <= self.draft_tokens <= 127:
+            raise ValueError(f"draft_tokens must lie in 0..127, not {self.draft_tokens}")
         if not 0 < self.refill_share <= 1:
             raise ValueError(f"refill_share must lie in (0, 1], not {self.refill_share}")
 

@@ -55,3 +55,19 @@ class Engine(Protocol):
 
     def snapshot(self) -> Engine:
         """Return an engine without slots that has its own copy of the weights, which later updates leave alone."""
+
+
+@runtime_checkable
+class VerifyingEngine(Engine, Protocol):
+    """An engine that can look at several positions of a slot at once, and go back: for guesses at next tokens."""
+
+    def verify(self, slots: Sequence[int], ids: Sequence[Sequence[int]], tails: Sequence[int]) -> Tensor:
+        """Append ids[i] to slots[i]; return the logits after each of its last tails[i] tokens, [sum(tails), V], one
+        slot after the other."""
+
+    def truncate(self, slots: Sequence[int], lengths: Sequence[int]) -> None:
+        """Keep the first lengths[i] tokens of slots[i].
+
+        Raises:
+            ValueError: a slot holds fewer.
+        """

@@ -99,7 +99,7 @@ class SlotCache:
             rows [n] of the slots in their order, and the span: all of them are smaller than it. The span is at most
             `slack` times n (rounded up); rows in between belong to other slots or to none.
         """
-        rows = np.fromiter((self._row_of[slot] for slot in slots), dtype=np.int64, count=len(slots))
+        rows = self.rows(slots)
         count = len(slots)
         span = int(rows.max()) + 1
         if span <= int(np.ceil(slack * count)):
@@ -110,7 +110,7 @@ class SlotCache:
         outside = sorted(row for row in wanted if row >= count)
         inside = [row for row in range(count) if row not in wanted]
         self._swap(outside, inside)
-        return np.fromiter((self._row_of[slot] for slot in slots), dtype=np.int64, count=count), count
+        return self.rows(slots), count
 
     def advance(self, slots: Sequence[int], rows: NDArray[np.int64], counts: NDArray[np.int64]) -> None:
         """Make room for counts[i] more tokens in each slot; refuse what exceeds its limit. Lengths do not change."""
@@ -144,9 +144,25 @@ class SlotCache:
             self.layers[index] = layer
         return layer
 
-    def row_length(self, row: int) -> int:
-        """Tokens in a row."""
-        return int(self._lengths[row])
+    def rows(self, slots: Sequence[int]) -> NDArray[np.int64]:
+        """Rows of slots, [n]."""
+        return np.fromiter((self._row_of[slot] for slot in slots), dtype=np.int64, count=len(slots))
+
+    def lengths_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Tokens in each of the rows."""
+        return self._lengths[rows]
+
+    def truncate(self, slots: Sequence[int], lengths: Sequence[int]) -> None:
+        """Keep the first lengths[i] tokens of slots[i].
+
+        Raises:
+            ValueError: a slot holds fewer.
+        """
+        for slot, length in zip(slots, lengths, strict=True):
+            row = self._row_of[slot]
+            if not 0 <= length <= self._lengths[row]:
+                raise ValueError(f"slot {slot} holds {self._lengths[row]} tokens and cannot keep {length}")
+            self._lengths[row] = length
 
     def copy_slots(self, source: Sequence[int], target: Sequence[int]) -> None:
         """Give the slots `target` the content of the slots `source`, and check their limits."""

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from roleagent.errors import PolicyError
 from roleagent.policy.engines.cache import SlotCache, causal_bias
 from roleagent.policy.engines.llama_weights import Block, Shape, fold, head_dim
+from roleagent.policy.engines.ragged import Runs, attend, plan
 from roleagent.policy.model import context_length
 
 if TYPE_CHECKING:
@@ -27,8 +28,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 _SLACK = 1.15  # rows computed, relative to the slots asked for, before rows are moved
-_CHUNK_TOKENS = 512  # most tokens of one slot in a pass of extend
-_CHUNK_SCORES = 1 << 22  # most attention scores of one head in a pass of extend: bounds memory
+_PASS_TOKENS = 512  # most tokens of a pass over new tokens: its activations stay in the processor's cache
 _ROPE_TYPES = ("default", "linear", "llama3", "yarn")  # those whose frequencies do not depend on the length
 
 
@@ -103,27 +103,37 @@ class LlamaEngine:
         twin._cache = SlotCache(self.max_context)
         return twin
 
-    @torch.inference_mode()
     def extend(self, slots: Sequence[int], ids: Sequence[Sequence[int]]) -> Tensor:
         """Append ids[i] to slots[i]; return float32 logits [n, V] after the last token of each.
 
         Empty slots that get the same ids, as the episodes of one task do, are computed once.
         """
+        return self.verify(slots, ids, [1] * len(slots))
+
+    @torch.inference_mode()
+    def verify(self, slots: Sequence[int], ids: Sequence[Sequence[int]], tails: Sequence[int]) -> Tensor:
+        """Append ids[i] to slots[i]; return float32 logits after each of its last tails[i] tokens, [sum(tails), V]."""
         if not all(len(row) for row in ids):
             raise ValueError("extend needs at least one token for each slot")
-        first: dict[tuple[int, ...], int] = {}
+        if not all(1 <= tail <= len(row) for tail, row in zip(tails, ids, strict=True)):
+            raise ValueError("a tail is at least one token and no longer than its slot's ids")
+        first: dict[tuple[int, tuple[int, ...]], int] = {}
         leader = list(range(len(slots)))
         for index, (slot, row) in enumerate(zip(slots, ids, strict=True)):
             if self._cache.length(slot) == 0:
-                leader[index] = first.setdefault(tuple(row), index)
+                leader[index] = first.setdefault((tails[index], tuple(row)), index)
         unique = [index for index in range(len(slots)) if leader[index] == index]
-        hidden = self._extend([slots[i] for i in unique], [ids[i] for i in unique])
+        hidden = self._extend([slots[i] for i in unique], [ids[i] for i in unique], [tails[i] for i in unique])
         if len(unique) < len(slots):
             copies = [index for index in range(len(slots)) if leader[index] != index]
             self._cache.copy_slots([slots[leader[i]] for i in copies], [slots[i] for i in copies])
-            place = {index: position for position, index in enumerate(unique)}
-            hidden = hidden[[place[leader[index]] for index in range(len(slots))]]
+            parts = dict(zip(unique, torch.split(hidden, [tails[i] for i in unique]), strict=True))
+            hidden = torch.cat([parts[index] for index in leader])
         return self._logits(hidden)
+
+    def truncate(self, slots: Sequence[int], lengths: Sequence[int]) -> None:
+        """Keep the first lengths[i] tokens of slots[i]."""
+        self._cache.truncate(slots, lengths)
 
     @torch.inference_mode()
     def step(self, slots: Sequence[int], token_ids: Sequence[int] | Tensor) -> Tensor:
@@ -167,83 +177,77 @@ class LlamaEngine:
             x = self._mlp(x, block)
         return x
 
-    def _extend(self, slots: Sequence[int], ids: Sequence[Sequence[int]]) -> Tensor:
-        """Prefill in passes of bounded size; hidden states [n, width] of the last tokens."""
+    def _extend(self, slots: Sequence[int], ids: Sequence[Sequence[int]], tails: Sequence[int]) -> Tensor:
+        """Append ids in passes of bounded size; hidden states [sum(tails), width] of each slot's last tokens."""
         counts = np.fromiter((len(row) for row in ids), dtype=np.int64, count=len(ids))
-        rows, span = self._cache.arrange(slots, _SLACK)
+        rows = self._cache.rows(slots)
         self._cache.advance(slots, rows, counts)
-        by_row: list[Sequence[int]] = [()] * span
-        for row, tokens in zip(rows.tolist(), ids, strict=True):
-            by_row[row] = tokens
-        hidden = torch.empty((span, self._shape.width), dtype=self._weights.embedding.dtype)
+        wanted = np.asarray(tails, dtype=np.int64)
+        hidden = torch.empty((int(wanted.sum()), self._shape.width), dtype=self._weights.embedding.dtype)
+        place = np.cumsum(wanted) - wanted
+        order = np.argsort(rows)
         low = 0
-        while low < span:
-            high, longest, columns = low, 0, 0
-            while high < span:
-                total = int(self._cache.row_length(high)) + len(by_row[high])
-                longest = max(longest, min(len(by_row[high]), _CHUNK_TOKENS))
-                columns = max(columns, total)
-                if high > low and (high + 1 - low) * longest * columns > _CHUNK_SCORES:
-                    break
-                high += 1
-            self._prefill(low, by_row[low:high], hidden)
+        while low < len(order):
+            sizes = np.cumsum(counts[order[low:]])
+            high = low + max(1, int(np.searchsorted(sizes, _PASS_TOKENS, side="right")))
+            part = order[low:high]
+            for begin in range(0, int(counts[part].max()), _PASS_TOKENS):
+                pieces = [ids[index][begin : begin + _PASS_TOKENS] for index in part]
+                added = np.fromiter((len(piece) for piece in pieces), dtype=np.int64, count=len(pieces))
+                # How many of the piece's tokens belong to the tail, and where in it they begin.
+                skipped = np.maximum(counts[part] - wanted[part] - begin, 0)
+                states = self._pass(rows[part], pieces, added, np.maximum(added - skipped, 0))
+                self._cache.commit(rows[part], added)
+                done = 0
+                for index, size, start in zip(part, added, skipped, strict=True):
+                    if size > start:
+                        target = place[index] + begin + start - (counts[index] - wanted[index])
+                        hidden[target : target + size - start] = states[done : done + size - start]
+                        done += size - start
             low = high
-        return hidden[torch.from_numpy(rows)]
+        return hidden
 
-    def _prefill(self, low: int, ids: list[Sequence[int]], hidden: Tensor) -> None:
-        """Append ids to the rows from `low` on; their last hidden states go to `hidden`."""
-        begin = 0
-        pending = np.array([len(row) for row in ids], dtype=np.int64)
-        last = torch.empty((len(ids), self._shape.width), dtype=hidden.dtype)
-        while pending.any():
-            part = [row[begin : begin + _CHUNK_TOKENS] for row in ids]
-            added = np.array([len(row) for row in part], dtype=np.int64)
-            states = self._prefill_part(low, part, added)
-            done = np.flatnonzero(added)
-            ends = np.cumsum(added)[done] - 1
-            last[torch.from_numpy(done)] = states[torch.from_numpy(ends)]
-            self._cache.commit(np.arange(low, low + len(ids)), added)
-            pending -= added
-            begin += _CHUNK_TOKENS
-        hidden[low : low + len(ids)] = last
+    def _pass(
+        self,
+        rows: NDArray[np.int64],
+        ids: list[Sequence[int]],
+        added: NDArray[np.int64],
+        tails: NDArray[np.int64],
+    ) -> Tensor:
+        """One pass over ragged tokens, packed row after row; hidden states of the last tails[i] tokens of each.
 
-    def _prefill_part(self, low: int, ids: list[Sequence[int]], added: NDArray[np.int64]) -> Tensor:
-        """One pass over ragged tokens; hidden states of all of them, row after row.
-
-        Matrix products run over the real tokens only; attention runs over rows padded to the longest.
+        What only the last layer's outputs need is computed for the tails alone.
         """
-        shape, count, width = self._shape, len(ids), int(added.max())
-        before = self._cache.lengths(low + count)[low:]
-        columns = int((before + added).max())
-        offset = np.arange(width)
-        row, column = np.nonzero(offset < added[:, None])  # of each real token
-        positions = torch.from_numpy(before[row] + column)
+        shape = self._shape
+        before = self._cache.lengths_of(rows)
+        begin = np.cumsum(added) - added
+        total = int(added.sum())
+        row = np.repeat(np.arange(len(rows)), added)  # of each token
+        positions = torch.from_numpy(before[row] + np.arange(total) - begin[row])
         turn = self._turn(positions).repeat_interleave(shape.kv_heads, 0).unsqueeze(1)
-        head = torch.arange(shape.kv_heads)
-        pair = (low + torch.from_numpy(row)).unsqueeze(1) * shape.kv_heads + head
+        pair = torch.from_numpy(rows[row]).unsqueeze(1) * shape.kv_heads + torch.arange(shape.kv_heads)
         place = (pair * self._cache.capacity + positions.unsqueeze(1)).flatten()
-        real = torch.from_numpy(row * width + column)  # of each real token in the padded block
-        padded_positions = torch.from_numpy(before[:, None] + np.minimum(offset, np.maximum(added[:, None] - 1, 0)))
-        bias = causal_bias(padded_positions, columns, self._weights.embedding.dtype).unsqueeze(1)
+        dtype = self._weights.embedding.dtype
+        blocks = plan(Runs(rows, begin, before, added), shape.kv_heads, shape.group, dtype)
+        ends, end_blocks, tokens = None, blocks, total
+        if int(tails.sum()) < total:
+            some = tails > 0
+            skipped = (added - tails)[some]
+            runs = Runs(rows[some], begin[some] + skipped, before[some] + skipped, tails[some])
+            ends = torch.from_numpy(np.flatnonzero(np.arange(total) - begin[row] >= (added - tails)[row]))
+            end_blocks, tokens = plan(runs, shape.kv_heads, shape.group, dtype), len(ends)
         x = self._weights.embedding[torch.tensor([token for tokens in ids for token in tokens], dtype=torch.long)]
-        total = len(x)
         for number, block in enumerate(self._weights.blocks):
             keys, values = self._layer(number)
             qkv = self._qkv(x, block, turn)
             keys.view(-1, shape.head_dim).index_copy_(0, place, qkv[:, -2])
             values.view(-1, shape.head_dim).index_copy_(0, place, qkv[:, -1])
-            query = x.new_zeros((count * width, shape.heads, shape.head_dim))
-            query[real] = qkv[:, : shape.group].reshape(total, shape.heads, shape.head_dim)
-            block_shape = (-1, shape.kv_heads, self._cache.capacity, shape.head_dim)
-            attended = F.scaled_dot_product_attention(
-                query.view(count, width, shape.heads, shape.head_dim).transpose(1, 2),
-                keys.view(block_shape)[low : low + count, :, :columns],
-                values.view(block_shape)[low : low + count, :, :columns],
-                attn_mask=bias,
-                scale=1.0,
-                enable_gqa=shape.group > 1,
-            )
-            attended = attended.transpose(1, 2).reshape(count * width, shape.heads * shape.head_dim)[real]
+            last = number == shape.layers - 1
+            if last and ends is not None:
+                x = x[ends]
+                if not tokens:
+                    return x
+            attended = attend(qkv, keys, values, end_blocks if last else blocks, tokens if last else total)
             x = torch.addmm(x, attended, block.out)
             x = self._mlp(x, block)
         return x
