@@ -86,7 +86,13 @@ class UniformStreams:
         return numbers
 
     def skip(self, index: int, count: int) -> None:
-        """Use up `count` numbers of a stream that were looked at."""
+        """Use up `count` numbers of a stream that were looked at.
+
+        Raises:
+            ValueError: so many are not drawn yet; the stream would lose numbers.
+        """
+        if self._next[index] + count > self._end[index]:
+            raise ValueError(f"stream {index} cannot skip {count} numbers: they were not looked at")
         self._next[index] += count
 
     def _fill(self, rows: NDArray[np.int64], counts: NDArray[np.int64] | int) -> None:

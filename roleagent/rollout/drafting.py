@@ -62,7 +62,7 @@ class Drafter:
         self._context[lane] = context
 
     def draft(self, lane: int, most: int, last: Callable[[list[int], int], bool]) -> list[int]:
-        """Return at most `most` guesses; one for which `last(guesses so far, guess)` holds ends them."""
+        """Return at most `most` guesses; one for which `last(guesses with it, guess)` holds ends them."""
         guesses: list[int] = []
         context, chance = self._context[lane], 1.0
         while len(guesses) < most:

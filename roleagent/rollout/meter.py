@@ -11,11 +11,11 @@ class RolloutMeter:
 
     total_seconds: float = 0.0
     prefill_seconds: float = 0.0  #: engine and sampling, when contexts are read
-    decode_seconds: float = 0.0  #: engine and sampling, one token a lane
+    decode_seconds: float = 0.0  #: engine and sampling, when turns are written; guesses read with a context included
     environment_seconds: float = 0.0  #: waiting for environments, or inside those that run inline
-    prediction_seconds: float = 0.0  #: each decode step's time, in proportion to its lanes whose action was complete
-    prediction_only_seconds: float = 0.0  #: decode steps in which every lane was past its action
-    prediction_any_seconds: float = 0.0  #: decode steps in which any lane was
+    prediction_seconds: float = 0.0  #: each decode step's time, by its tokens' share behind an action
+    prediction_only_seconds: float = 0.0  #: decode steps whose tokens were all behind an action
+    prediction_any_seconds: float = 0.0  #: decode steps with any such token
     decode_steps: int = 0
     prefilled_tokens: int = 0  #: context tokens and the last token of the turn before them
     decoded_tokens: int = 0  #: sampled tokens, those that end a prefill included
@@ -23,21 +23,21 @@ class RolloutMeter:
     environment_calls: int = 0
     abandoned_threads: int = 0  #: threads given up with an environment that did not answer
 
-    def decoded(self, seconds: float, lanes: int, predicting: int) -> None:
-        """Add a decode step of `lanes` lanes, of which `predicting` have sent their action before it."""
+    def decoded(self, seconds: float, tokens: int, predicting: int) -> None:
+        """Add a decode step that gave `tokens` tokens, of which `predicting` came behind their turn's action."""
         self.decode_seconds += seconds
         self.decode_steps += 1
         if predicting:
-            self.prediction_seconds += seconds * predicting / lanes
+            self.prediction_seconds += seconds * predicting / tokens
             self.prediction_any_seconds += seconds
-            if predicting == lanes:
+            if predicting == tokens:
                 self.prediction_only_seconds += seconds
 
     def metrics(self) -> dict[str, float]:
         """Return metrics without a prefix.
 
         `tokens_per_second` counts sampled tokens over all the time. `prediction_seconds` is the predictions' part of
-        the time of decoding (World-In-Agent's cost), step by step in proportion to the lanes that were past their
+        the time of decoding (World-In-Agent's cost), step by step in proportion to the tokens that came behind their
         action; it lies between `prediction_only_seconds` and `prediction_any_seconds`. `loop_share` is what is left of
         the time when engine, sampling and environments are taken away.
         """

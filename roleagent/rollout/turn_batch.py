@@ -195,7 +195,8 @@ class TurnBatch:
         sampled = list(zip(drawn.tolist(), scores.tolist(), strict=True))
         seconds = time.perf_counter() - started
         read = sum(map(len, rows)) if prefill else 0
-        context = seconds * read / (read + sum(map(len, drafts))) if prefill else 0.0
+        # Without a draft the quotient is 1 exactly, and the pass leaves no time that would count as decoding.
+        context = seconds * (read / (read + sum(map(len, drafts)))) if prefill else 0.0
         self._meter.prefill_seconds += context
         self._meter.prefilled_tokens += read
         self._seconds = seconds - context

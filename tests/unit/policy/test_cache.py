@@ -36,6 +36,11 @@ class _Model:
         self.number += count
         self.cache.commit(rows, counts)
 
+    def truncate(self, slots: list[int], lengths: list[int]) -> None:
+        self.cache.truncate(slots, lengths)
+        for slot, length in zip(slots, lengths, strict=True):
+            del self.content[slot][length:]
+
     def check(self) -> None:
         for slot, expected in self.content.items():
             rows, _ = self.cache.arrange([slot], 1e9)
@@ -57,13 +62,34 @@ def test_content_follows_its_slot(data: st.DataObject) -> None:
                 model.content[slot] = []
         live = data.draw(st.permutations(list(model.content)))
         chosen = live[: data.draw(st.integers(1, len(live)))]
-        if data.draw(st.integers(0, 3)) == 0:
+        action = data.draw(st.integers(0, 4))
+        if action == 0:
             model.cache.close(chosen)
             for slot in chosen:
                 del model.content[slot]
+        elif action == 1:
+            model.truncate(chosen, [data.draw(st.integers(0, len(model.content[slot]))) for slot in chosen])
         else:
             model.append(chosen, data.draw(st.sampled_from([1, 3, 150])), data.draw(st.sampled_from([1.0, 1.25, 2.0])))
         model.check()
+
+
+def test_truncated_tokens_are_written_over() -> None:
+    model = _Model()
+    first, second = slots = model.cache.open(2, 10)
+    model.content = {slot: [] for slot in slots}
+    model.append(slots, 4, 1.0)
+    model.truncate([second, first], [0, 3])
+    assert [model.cache.length(slot) for slot in slots] == [3, 0]
+    model.check()
+    model.append(slots, 2, 1.0)
+    assert model.content == {first: [0.0, 1.0, 2.0, 4.0, 5.0], second: [4.0, 5.0]}
+    model.check()
+    for length in (3, -1):
+        with pytest.raises(ValueError, match=f"slot {second} holds 2 tokens and cannot keep {length}"):
+            model.cache.truncate([second], [length])
+    rows = model.cache.rows([second, first])
+    assert model.cache.lengths_of(rows).tolist() == [2, 5]
 
 
 def test_copy_slots() -> None:

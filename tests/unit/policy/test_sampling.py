@@ -7,6 +7,8 @@ import math
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from roleagent.policy.sampling import UniformStreams, sample
 
@@ -80,3 +82,58 @@ def test_streams_are_independent_of_their_company() -> None:
             drawn[index].append(float(number))
     for numbers, generator in zip(drawn, generators(), strict=True):
         assert numbers == generator.random(len(numbers)).tolist()
+
+
+def streams_of(count: int) -> UniformStreams:
+    return UniformStreams([np.random.default_rng(seed) for seed in range(count)])
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.booleans(),
+            st.permutations(range(3)),
+            st.lists(st.tuples(st.integers(0, 128), st.floats(0, 1)), min_size=1, max_size=3),
+        ),
+        max_size=25,
+    )
+)
+def test_numbers_that_are_looked_at_are_those_that_are_drawn(
+    calls: list[tuple[bool, list[int], list[tuple[int, float]]]],
+) -> None:
+    """In any order of draw, peek and skip, a stream is its generator's."""
+    streams = streams_of(3)
+    expected = [np.random.default_rng(seed).random(25 * 128 + 256).tolist() for seed in range(3)]
+    used = [0, 0, 0]
+    for draws, order, parts in calls:
+        chosen = order[: len(parts)]
+        if draws:
+            assert streams.draw(chosen).tolist() == [expected[index][used[index]] for index in chosen]
+            for index in chosen:
+                used[index] += 1
+            continue
+        counts = [count for count, _ in parts]
+        ahead = [
+            number
+            for index, count in zip(chosen, counts, strict=True)
+            for number in expected[index][used[index] : used[index] + count]
+        ]
+        for _ in range(2):
+            assert streams.peek(chosen, counts).tolist() == ahead, "looking uses nothing up"
+        for index, (count, share) in zip(chosen, parts, strict=True):
+            streams.skip(index, int(count * share))
+            used[index] += int(count * share)
+
+
+def test_too_many_numbers_at_once_are_refused() -> None:
+    streams = streams_of(2)
+    with pytest.raises(ValueError, match="at most 128 numbers can be looked at ahead, not 129"):
+        streams.peek([0, 1], [1, 129])
+    with pytest.raises(ValueError, match="stream 1 cannot skip 1 numbers"):
+        streams.skip(1, 1)
+    streams.peek([1], [5])
+    streams.skip(1, 128)
+    with pytest.raises(ValueError, match="were not looked at"):
+        streams.skip(1, 1)
+    assert streams.peek([], []).tolist() == []

@@ -109,11 +109,11 @@ def test_meter_splits_the_time() -> None:
     assert RolloutMeter().metrics()["loop_share"] == 0.0
 
 
-def test_a_decode_step_is_shared_among_its_lanes() -> None:
+def test_a_decode_step_is_shared_among_its_tokens() -> None:
     meter = RolloutMeter()
-    meter.decoded(1.0, lanes=4, predicting=0)
-    meter.decoded(2.0, lanes=4, predicting=1)
-    meter.decoded(3.0, lanes=2, predicting=2)
+    meter.decoded(1.0, tokens=4, predicting=0)
+    meter.decoded(2.0, tokens=4, predicting=1)
+    meter.decoded(3.0, tokens=2, predicting=2)
     assert (meter.decode_seconds, meter.decode_steps) == (6.0, 3)
     assert meter.prediction_seconds == pytest.approx(0.5 + 3.0)
     assert (meter.prediction_only_seconds, meter.prediction_any_seconds) == (3.0, 5.0)

@@ -15,6 +15,7 @@ from rollout_doubles import (
     ThreadedCorridor,
     east,
     play,
+    task,
     walk,
     whole_tags,
 )
@@ -179,6 +180,17 @@ def test_time_is_the_predictions_from_the_first_token_behind_the_action(monkeypa
     # The first token of each turn comes with the prefill, and is no decode step.
     generated = sum(len(step.generated_ids) for step in trajectory.steps)
     assert meter.decode_seconds == generated - len(trajectory.steps)
+
+
+def test_a_prefill_without_guesses_is_no_decode_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also with times whose products and quotients round."""
+    engine = ScriptedEngine(whole_tags(), east)
+    monkeypatch.setattr(
+        "roleagent.rollout.turn_batch.time.perf_counter", lambda: engine.steps * 0.1 + engine.prefilled * 0.37
+    )
+    meter = RolloutMeter()
+    play(east, engine=engine, tasks=[(task(target), 0) for target in range(1, 9)], meter=meter)
+    assert meter.decode_steps == engine.steps
 
 
 def test_without_predictions_their_time_is_zero() -> None:
