@@ -80,7 +80,7 @@ def train(config: TrainConfig, run_id: str = "") -> dict[str, Any]:
     config = worker.config
     first = runs.first_iteration(worker)
     listener().run_started(run.run_id, config.iterations, first)
-    with runs.running(worker):
+    with runs.running(worker, warm=first <= config.iterations):
         if first == 0:
             began = time.perf_counter()
             metrics = commit(run, 0, prepare(run, 0), [])

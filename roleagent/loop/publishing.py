@@ -186,7 +186,6 @@ def finish(worker: Worker, n: int) -> dict[str, Any]:
         costs=summary["cost_table"],
     )
     worker.store.write(worker.run_id, SUMMARY, json.dumps(summary, indent=1).encode())
-    worker.tracker.log_figures(rows)
     worker.tracker.log_report(folder)
     return summary
 

@@ -142,11 +142,15 @@ def first_iteration(worker: Worker) -> int:
 
 
 @contextmanager
-def running(worker: Worker) -> Iterator[None]:
-    """Hold the run's lease and keep its status: running, then finished, failed or interrupted."""
+def running(worker: Worker, *, warm: bool = True) -> Iterator[None]:
+    """Hold the run's lease and keep its status: running, then finished, failed or interrupted.
+
+    `warm`: import meanwhile what an iteration needs; False where none is left to do.
+    """
     worker.lease = worker.store.take(worker.run_id, f"process {os.getpid()} on {socket.gethostname()}")
     write_status(worker, "running")
-    threading.Thread(target=_warm_up, name="warm-up", daemon=True).start()
+    if warm:
+        threading.Thread(target=_warm_up, name="warm-up", daemon=True).start()
     mlflow_run = ""
     try:
         mlflow_run = worker.tracker.start_run(worker.run_id, worker.run_id, worker.config.model_dump(mode="json"))

@@ -182,6 +182,10 @@ def _fill(axes: Axes, history: History, panel: _Panel) -> None:
 
 
 def _log_scale(axes: Axes, values: Sequence[float]) -> None:
+    from matplotlib.ticker import LogFormatter
+
     axes.set_ylim(min(values) / 1.5, max(values) * 1.5)  # before the scale: equal limits have no logarithmic one
     axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(LogFormatter())  # plain text: formulas take a second to set
+    axes.yaxis.set_minor_formatter(LogFormatter())
     axes.tick_params(which="both", colors=style.MUTED, labelsize=9, length=0)

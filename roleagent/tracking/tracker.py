@@ -227,29 +227,22 @@ class Tracker:
         """Whether this iteration's episodes should be logged as traces."""
         return self._config.traces > 0 and iteration % self._config.traces_every == 0
 
-    def log_figures(self, history: Sequence[Mapping[str, Any]]) -> list[str]:
-        """Draw every figure that the history has numbers for into the artifacts `figures/`; return their names."""
-        run = self._active()
-        from roleagent.tracking.figures import draw_figures
-
-        figures = draw_figures(history)
-        with guard("log figures"):
-            for name, figure in figures.items():
-                self._client.log_figure(run.info.run_id, figure, f"figures/{name}.png")
-        return list(figures)
-
     def log_text(self, text: str, name: str) -> None:
         """Write a text as the artifact `name`; a repeat replaces it."""
         with guard(f"log {name}"):
             self._client.log_text(self._active().info.run_id, text, name)
 
     def log_report(self, folder: Path) -> None:
-        """Upload a report's folder (see `write_report`) and show its text as the run's description."""
+        """Upload a report's folder (see `write_report`), its figures as `figures/` too, and show its text.
+
+        The text's beginning becomes the run's description; the pictures are the files, they are not drawn again.
+        """
         run = self._active()
         text = (folder / "report.md").read_text(encoding="utf-8")
         summary = text.partition("\n## Figures")[0]
         with guard("log the report"):
             self._client.log_artifacts(run.info.run_id, str(folder), "report")
+            self._client.log_artifacts(run.info.run_id, str(folder / "figures"), "figures")
             self._client.set_tag(run.info.run_id, "mlflow.note.content", summary[:MAX_VALUE])
 
     def set_tags(self, tags: Mapping[str, str]) -> None:
