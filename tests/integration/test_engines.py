@@ -11,7 +11,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from roleagent.errors import PolicyError
-from roleagent.policy.engines.base import Engine
+from roleagent.policy.engines.base import Engine, VerifyingEngine
 from roleagent.policy.engines.llama_engine import LlamaEngine, unsupported
 from roleagent.policy.engines.transformers_engine import TransformersEngine
 
@@ -137,6 +137,84 @@ def test_random_schedule_equals_plain_forward(model: Any, make: Callable[[Any], 
             continue
         _check(model, logits, [content[slot] for slot in chosen])
         assert [engine.length(slot) for slot in chosen] == [len(content[slot]) for slot in chosen]
+
+
+@torch.no_grad()
+def _check_tails(model: Any, logits: torch.Tensor, sequences: list[list[int]], tails: list[int]) -> None:
+    """Logits after every one of the last tokens, slot after slot."""
+    assert (logits.dtype, logits.shape) == (torch.float32, (sum(tails), VOCAB))
+    for found, ids, tail in zip(logits.split(tails), sequences, tails, strict=True):
+        expected = model(torch.tensor([ids]), use_cache=False).logits[0, -tail:].float()
+        torch.testing.assert_close(found, expected, atol=TOLERANCE, rtol=0)
+
+
+def test_verifying_and_going_back_equals_plain_forward(model: Any) -> None:
+    """Any order of verify, truncate, step and extend, on any subset: logits at each position of the tails."""
+    rng = np.random.default_rng(9)
+    engine = LlamaEngine(model)
+    assert isinstance(engine, VerifyingEngine)
+    assert not isinstance(TransformersEngine(model), VerifyingEngine)
+    slots = engine.open(9, 900)
+    content: dict[int, list[int]] = {slot: [] for slot in slots}
+    for _ in range(30):
+        chosen = rng.permutation(slots)[: int(rng.integers(1, 10))].tolist()
+        action = rng.random()
+        if action < 0.5:
+            more = [_ids(rng, 1, 150 if rng.random() < 0.1 else 12) for _ in chosen]
+            tails = [int(rng.integers(1, len(ids) + 1)) for ids in more]
+            logits = engine.verify(chosen, more, tails)
+        elif action < 0.7:
+            kept = [int(rng.integers(0, len(content[slot]) + 1)) for slot in chosen]
+            engine.truncate(chosen, kept)
+            for slot, length in zip(chosen, kept, strict=True):
+                del content[slot][length:]
+                assert engine.length(slot) == length
+            continue
+        else:
+            more, tails = [_ids(rng, 1, 2) for _ in chosen], [1] * len(chosen)
+            logits = engine.step(chosen, [ids[0] for ids in more])
+        for slot, ids in zip(chosen, more, strict=True):
+            content[slot] += ids
+        _check_tails(model, logits, [content[slot] for slot in chosen], tails)
+
+
+@pytest.mark.parametrize("tail", [1, 87, 88, 89, 600, 700])
+def test_tails_across_passes(tail: int) -> None:
+    """A pass takes 512 tokens: a tail may begin in any pass of its slot, or exactly with one."""
+    model, rng = _llama(), np.random.default_rng(10)
+    engine = LlamaEngine(model)
+    slots = engine.open(3, 1000)
+    content = [_ids(rng, 5, 6), _ids(rng, 600 if tail < 600 else 700, 701), _ids(rng, 40, 41)]
+    content[1] = content[1][: 600 if tail < 600 else 700]
+    tails = [2, tail, 40]
+    _check_tails(model, engine.verify(slots, content, tails), content, tails)
+
+
+def test_equal_prompts_with_different_guesses() -> None:
+    """Slots that read the same are computed once; another tail or another guess is another computation."""
+    model, rng = _llama(), np.random.default_rng(11)
+    engine = LlamaEngine(model)
+    slots = engine.open(6, 100)
+    prompt = _ids(rng, 10, 11)
+    content = [[*prompt, *guess] for guess in ([1, 2], [1, 2], [1, 3], [1], [1, 2], [])]
+    tails = [3, 3, 3, 2, 1, 1]
+    _check_tails(model, engine.verify(slots, content, tails), content, tails)
+    engine.truncate(slots, [10] * 6)
+    after = [[*prompt, token] for token in range(6)]
+    _check_tails(model, engine.step(slots, list(range(6))), after, [1] * 6)
+
+
+def test_misuse_of_verify_is_refused() -> None:
+    engine = LlamaEngine(_llama())
+    slots = engine.open(2, 4)
+    for tails in ([0, 1], [3, 1]):
+        with pytest.raises(ValueError, match="a tail is at least one token and no longer than its slot's ids"):
+            engine.verify(slots, [[1, 2], [1]], tails)
+    engine.verify(slots, [[1, 2], [1]], [2, 1])
+    with pytest.raises(ValueError, match="holds 1 tokens and cannot keep 2"):
+        engine.truncate(slots, [2, 2])
+    with pytest.raises(ValueError, match="opened for 4 tokens"):
+        engine.verify(slots, [[1, 2, 3], [1]], [3, 1])
 
 
 def test_shrinking_batch(make: Callable[[Any], Engine]) -> None:

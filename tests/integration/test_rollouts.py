@@ -14,6 +14,7 @@ from roleagent.environments.household.demonstrations import demonstrate
 from roleagent.environments.registry import make_environment
 from roleagent.policy.engines.base import Engine
 from roleagent.policy.engines.factory import EngineKind, make_engine
+from roleagent.policy.engines.llama_engine import LlamaEngine
 from roleagent.policy.model import Policy, build_small_model, build_small_tokenizer
 from roleagent.policy.sampling import sample
 from roleagent.policy.tokens import PolicyTokenizer
@@ -240,31 +241,76 @@ def test_recorded_actions_lead_to_the_recorded_states(walker: Policy) -> None:
             assert (after, step.reward, step.valid_action) == (outcome.observation.text, outcome.reward, outcome.valid)
 
 
-class CountingEngine:
-    """A real engine that counts the tokens it is given."""
+class CountingEngine(LlamaEngine):
+    """Counts the tokens that it is given and not told to forget, and keeps what its slots hold."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self.tokens = 0
+    def __init__(self, policy: Policy) -> None:
+        super().__init__(policy.model)
+        self.tokens = self.forgotten = 0
+        self.held: dict[int, list[int]] = {}
+        self.closed: list[list[int]] = []
+        self.taken_back: dict[int, int] = {}  # the first token that a slot had to forget before this pass
+        self.repeated = 0  # times that it came back within a turn
 
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._engine, name)
+    def open(self, count: int, max_length: int) -> list[int]:
+        slots = super().open(count, max_length)
+        self.held.update((slot, []) for slot in slots)
+        return slots
 
-    def extend(self, slots: Sequence[int], ids: Sequence[Sequence[int]]) -> torch.Tensor:
-        self.tokens += sum(len(row) for row in ids)
-        return self._engine.extend(slots, ids)
+    def verify(self, slots: Sequence[int], ids: Sequence[Sequence[int]], tails: Sequence[int]) -> torch.Tensor:
+        self._read(slots, ids, tails)
+        return super().verify(slots, ids, tails)
 
     def step(self, slots: Sequence[int], token_ids: Sequence[int] | torch.Tensor) -> torch.Tensor:
-        self.tokens += len(slots)
-        return self._engine.step(slots, token_ids)
+        self._read(slots, [[int(token)] for token in token_ids], [1] * len(slots))
+        return super().step(slots, token_ids)
+
+    def _read(self, slots: Sequence[int], ids: Sequence[Sequence[int]], tails: Sequence[int]) -> None:
+        for slot, row, tail in zip(slots, ids, tails, strict=True):
+            self.held[slot] += row
+            self.tokens += len(row)
+            self.repeated += len(row) == tail and self.taken_back.get(slot) == row[0]
+        self.taken_back.clear()
+
+    def truncate(self, slots: Sequence[int], lengths: Sequence[int]) -> None:
+        super().truncate(slots, lengths)
+        for slot, length in zip(slots, lengths, strict=True):
+            if rest := self.held[slot][length:]:
+                self.taken_back[slot] = rest[0]
+                self.tokens -= len(rest)
+                self.forgotten += len(rest)
+                del self.held[slot][length:]
+
+    def close(self, slots: Sequence[int]) -> None:
+        super().close(slots)
+        self.closed += [self.held.pop(slot) for slot in slots]
+
+
+def read_once(walker: Policy, draft_tokens: int) -> CountingEngine:
+    """Play, and check that what stays in the slots is every episode's tokens but the last, once."""
+    engine, meter = CountingEngine(walker), RolloutMeter()
+    trajectories = play(walker, replace(SETTINGS, draft_tokens=draft_tokens), engine=engine, meter=meter)
+    assert 0 < meter.prediction_tokens < meter.decoded_tokens
+    left = 0  # guesses behind the end of an episode, which nobody takes back
+    closed = sorted(engine.closed)
+    for ids in sorted(ids for trajectory in trajectories for ids, _, _ in sequences_of(trajectory)):
+        found = next(content for content in closed if content[: len(ids) - 1] == ids[:-1])
+        closed.remove(found)
+        left += len(found) - (len(ids) - 1)
+    assert not closed
+    assert engine.tokens - left == int(rollout_metrics(trajectories)["tokens_total"]) - len(trajectories)
+    return engine
 
 
 def test_no_token_is_read_twice(walker: Policy) -> None:
-    engine = CountingEngine(make_engine(walker))
-    meter = RolloutMeter()
-    trajectories = play(walker, engine=engine, meter=meter)  # type: ignore[arg-type]
-    assert engine.tokens == int(rollout_metrics(trajectories)["tokens_total"]) - len(trajectories)
-    assert 0 < meter.prediction_tokens < meter.decoded_tokens
+    """What stays. Wrong guesses are forgotten, and a right one at the end of a turn, which the next context follows."""
+    engine = read_once(walker, draft_tokens=24)
+    assert engine.forgotten > 0
+    assert engine.repeated == 0
+
+
+def test_no_token_is_read_twice_without_guesses(walker: Policy) -> None:
+    assert read_once(walker, draft_tokens=0).forgotten == 0
 
 
 class ExpertEngine:

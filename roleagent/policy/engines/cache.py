@@ -1,6 +1,6 @@
 """The key-value cache of an engine: rows that grow, move and are reused.
 
-A slot is a name that a caller holds; a row is where its keys and values lie. The rows of the slots in a call are
+A slot is a name that a caller holds; a row is where its keys and values lie. The rows of the slots in a step are
 brought to the front, so that attention reads one contiguous block and no copy of the cache is made. A row moves only
 when the set of slots has changed by more than `slack` allows.
 """
