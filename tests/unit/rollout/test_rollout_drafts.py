@@ -16,6 +16,7 @@ from roleagent.rollout.loop import collect
 from roleagent.rollout.meter import RolloutMeter
 from roleagent.rollout.records import write_trajectories
 from roleagent.rollout.settings import RolloutSettings
+from roleagent.rollout.turn_end import turn_complete
 from roleagent.types import Trajectory
 
 STRAY = 2e-4  # weight of a token that never follows, beside 1 for each time that one does
@@ -23,9 +24,13 @@ TASKS = [(task(target), sample) for target in (1, 2, 3) for sample in range(4)]
 
 
 class ShortSightedEngine:
-    """The next token depends on the turn's last two (bytes: eight), as in the corridor; rarely it is any token."""
+    """The next token depends on the turn's last two (bytes: eight), as in the corridor; rarely it is any token.
 
-    def __init__(self, tokenizer: PolicyTokenizer) -> None:
+    It fails where it is given a token behind the end of a turn, or behind its limit.
+    """
+
+    def __init__(self, tokenizer: PolicyTokenizer, settings: RolloutSettings) -> None:
+        self._tokenizer, self._settings = tokenizer, settings
         self.vocab_size, self.max_context, self.device = tokenizer.vocab_size, 4096, torch.device("cpu")
         self._order = 2 if tokenizer.vocab_size > 300 else 8
         rows: dict[tuple[int, ...], torch.Tensor] = {}
@@ -61,6 +66,10 @@ class ShortSightedEngine:
             if len(row) > tail:  # a context: a turn begins behind it
                 self.begun[slot] = len(self.held[slot]) + len(row) - tail + 1
             self.held[slot] += row
+            read = self.held[slot][self.begun[slot] :]
+            assert len(read) < self._settings.max_turn_tokens
+            assert not turn_complete(self._tokenizer.decode(read[:-1]), self._settings.horizon)
+            assert self._tokenizer.stop_ids.isdisjoint(read[:-1])
             turn = [*[-1] * self._order, *self.held[slot][self.begun[slot] :]]
             for end in range(len(turn) - tail + 1, len(turn) + 1):
                 logits.append(self._logits.get(tuple(turn[end - self._order : end]), self._unknown))
@@ -91,7 +100,7 @@ def play(
     seed: int,
     factory: Callable[[], Corridor] = Corridor,
 ) -> tuple[list[Trajectory], int, RolloutMeter]:
-    engine, meter = ShortSightedEngine(tokenizer), RolloutMeter()
+    engine, meter = ShortSightedEngine(tokenizer, settings), RolloutMeter()
     assert isinstance(engine, VerifyingEngine)
     played = collect(
         engine,
