@@ -1,7 +1,7 @@
 """Variants: named sets of configuration overrides.
 
 full                            the whole method, and every other named variant of `VARIANTS`
-rloo                            any advantage estimator, with its recipe
+rloo                            any advantage estimator, with its recipe and neither half of the method
 mine:advantage.alpha=0.5,...    a free one: a name, and overrides as `--set` takes them
 alpha=0,0.5,1                   a sweep: one variant a value; a key may be short where only one section has it
 """
@@ -18,26 +18,41 @@ from pydantic import BaseModel
 from roleagent.config import TrainConfig
 from roleagent.errors import ConfigError
 
-_WITH_PREDICTIONS = ("advantage.estimator=role_agent", "world_in_agent.enabled=true")
+_PAID = ("world_in_agent.enabled=true", "world_in_agent.form=multiplicative")
+# Predictions are asked for and scored, and not paid: the policy writes what it writes in the full method. A policy that
+# has learned to predict in every turn would begin far lower without, and what is compared would be that.
+_UNPAID = ("world_in_agent.enabled=true", "world_in_agent.form=multiplicative", "world_in_agent.weight=0")
 #: The method and its ablations (the method, section 4). They say everything that they are, whatever a preset says.
 VARIANTS: Mapping[str, tuple[str, ...]] = {
-    "full": (*_WITH_PREDICTIONS, "world_in_agent.form=multiplicative", "agent_in_world.enabled=true"),
-    "no-aiw": (*_WITH_PREDICTIONS, "world_in_agent.form=multiplicative", "agent_in_world.enabled=false"),
+    "full": ("advantage.estimator=role_agent", *_PAID, "agent_in_world.enabled=true"),
+    "no-aiw": ("advantage.estimator=role_agent", *_PAID, "agent_in_world.enabled=false"),
     # The full method, but the match is paid whatever the outcome (docs/reward-hacking.md).
-    "additive": (*_WITH_PREDICTIONS, "world_in_agent.form=additive", "agent_in_world.enabled=true"),
-    "no-wia": ("advantage.estimator=role_agent", "world_in_agent.enabled=false", "agent_in_world.enabled=true"),
-    # Fault-free baselines under the same loop: neither half of the method.
-    "gigpo": ("advantage.estimator=gigpo", "world_in_agent.enabled=false", "agent_in_world.enabled=false"),
-    "grpo": ("advantage.estimator=grpo", "world_in_agent.enabled=false", "agent_in_world.enabled=false"),
+    "additive": (
+        "advantage.estimator=role_agent",
+        "world_in_agent.enabled=true",
+        "world_in_agent.form=additive",
+        "agent_in_world.enabled=true",
+    ),
+    "no-wia": ("advantage.estimator=role_agent", *_UNPAID, "agent_in_world.enabled=true"),
+    "no-predictions": (
+        "advantage.estimator=role_agent",
+        "world_in_agent.enabled=false",
+        "agent_in_world.enabled=true",
+    ),
 }
+# Estimators that are halves of the method themselves: their recipes say what is on.
+_METHOD = ("role_agent", "role_agent_without_aiw", "role_agent_without_prediction")
 #: What a person reads of them in tables and figures.
 LABELS: Mapping[str, str] = {
     "full": "full method",
     "no-aiw": "without AIW",
     "no-wia": "without prediction reward",
+    "no-predictions": "without predictions",
     "additive": "additive prediction reward",
     "gigpo": "GiGPO",
     "grpo": "GRPO",
+    "rloo": "RLOO",
+    "ppo": "PPO",
 }
 #: Symbols of the method for keys that have another name.
 _SYMBOLS = {"H": "horizon", "w": "weight", "lambda": "mixture", "lr": "learning_rate", "N": "group_size"}
@@ -110,6 +125,12 @@ def reference(variants: Sequence[Variant], name: str = "") -> Variant:
     return variants[0]
 
 
+def _baseline(estimator: str) -> tuple[str, ...]:
+    """Overrides of an estimator in the same loop."""
+    halves = () if estimator in _METHOD else (*_UNPAID, "agent_in_world.enabled=false")
+    return (f"advantage.estimator={estimator}", *halves)
+
+
 def _parse_list(text: str) -> list[Variant]:
     found: list[Variant] = []
     sweep, known = "", set(known_names())
@@ -128,7 +149,7 @@ def _parse_list(text: str) -> list[Variant]:
             sweep = head.strip()
             found.append(_point(sweep, value))
         elif item in known:
-            found.append(Variant(item, VARIANTS.get(item, (f"advantage.estimator={item}",))))
+            found.append(Variant(item, VARIANTS.get(item) or _baseline(item)))
             sweep = ""
         elif sweep:
             found.append(_point(sweep, item))

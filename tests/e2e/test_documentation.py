@@ -4,7 +4,7 @@ Commands are taken from the `bash` blocks of README, CONTRIBUTING and docs/, and
 `roleagent` command. They run one after another in a copy of the trained home folder, as a reader would type them. What
 is put in the place of what would take too long, or needs what is not there:
 
-- `roleagent train`: the preset `quickstart` becomes `smoke`, with one iteration.
+- `roleagent train`: the preset `quickstart` becomes `smoke`, with one iteration of short episodes.
 - `roleagent ablate`: the same preset, and `--dry-run`: everything but the training (which `test_ablation.py` does).
 - `roleagent evaluate --tasks N`: N is at most 8, the held-out tasks of that preset's evaluations.
 - `<name>`-like placeholders: the command is read, not run: its options must exist.
@@ -32,6 +32,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 _BLOCK = re.compile(r"^```bash\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _INLINE = re.compile(r"`((?:roleagent|make) [^`]+)`")
 _SETTING = re.compile(r"--set ([a-z_.]+=[^\s`)]+)")
+SHORT = ("iterations=1", "environment.max_steps=4", "evaluation.tasks=2", "evaluation.final_tasks=2")
 _PLACEHOLDER = re.compile(r"<[a-z_ ]+>|\b(?:RUN|TEXT|RECORD|NAME|TARGET|COMMAND)\b|\[[A-Z]+\]")
 
 
@@ -59,7 +60,8 @@ def quick(words: list[str]) -> list[str]:
     """Return a command as it is run here; see the module's text."""
     words = [BIN.joinpath("roleagent").as_posix(), *words[1:]]
     if words[1] == "train":
-        words = ["smoke" if word == "quickstart" else word for word in words] + ["--set", "iterations=1"]
+        words = ["smoke" if word == "quickstart" else word for word in words]
+        words += [word for setting in SHORT for word in ("--set", setting)]
         if "--preset" not in words:
             words += ["--preset", "smoke"]
     if words[1] == "ablate":

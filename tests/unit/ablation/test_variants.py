@@ -15,28 +15,44 @@ def names(*texts: str) -> list[str]:
 
 
 def test_the_registry_knows_the_ablations_and_every_estimator() -> None:
-    assert list(VARIANTS) == ["full", "no-aiw", "additive", "no-wia", "gigpo", "grpo"]
+    assert list(VARIANTS) == ["full", "no-aiw", "additive", "no-wia", "no-predictions"]
     assert set(list_estimators()) <= set(known_names())
     assert len(set(known_names())) == len(known_names())
 
 
 @pytest.mark.parametrize(
-    ("name", "estimator", "wia", "aiw"),
+    ("name", "estimator", "predicts", "paid", "aiw"),
     [
-        ("full", "role_agent", True, True),
-        ("no-aiw", "role_agent", True, False),
-        ("additive", "role_agent", True, True),
-        ("no-wia", "role_agent", False, True),
-        ("gigpo", "gigpo", False, False),
-        ("grpo", "grpo", False, False),
+        ("full", "role_agent", True, True, True),
+        ("no-aiw", "role_agent", True, True, False),
+        ("additive", "role_agent", True, True, True),
+        ("no-wia", "role_agent", True, False, True),
+        ("no-predictions", "role_agent", False, True, True),
+        *((name, name, True, False, False) for name in ("gigpo", "grpo", "rloo", "ppo", "dapo")),
+        ("role_agent", "role_agent", True, True, True),
+        ("role_agent_without_aiw", "role_agent_without_aiw", True, True, False),
+        ("role_agent_without_prediction", "role_agent_without_prediction", False, False, True),
     ],
 )
-def test_a_variant_switches_what_its_name_says(name: str, estimator: str, wia: bool, aiw: bool) -> None:
-    # Over a preset that says otherwise.
-    against = ["world_in_agent.enabled=false", "agent_in_world.enabled=true", "advantage.estimator=gigpo"]
-    config = load_config("smoke", [*against, *VARIANTS[name]])
+def test_a_variant_switches_what_its_name_says(
+    name: str, estimator: str, predicts: bool, paid: bool, aiw: bool
+) -> None:
+    (variant,) = parse_variants([name])
+    config = load_config("smoke", variant.overrides)
     assert config.advantage.estimator == estimator
-    assert (config.world_in_agent.enabled, config.agent_in_world.enabled) == (wia, aiw)
+    assert (config.world_in_agent.enabled, config.agent_in_world.enabled) == (predicts, aiw)
+    assert (config.world_in_agent.weight > 0) == paid
+
+
+@pytest.mark.parametrize("name", [*VARIANTS, "gigpo", "grpo"])
+def test_a_variant_is_the_same_over_a_preset_that_says_otherwise(name: str) -> None:
+    (variant,) = parse_variants([name])
+    halves = ["world_in_agent.enabled", "agent_in_world.enabled"]
+    configs = [
+        load_config("smoke", [*(f"{half}={value}" for half in halves), "advantage.estimator=rloo", *variant.overrides])
+        for value in ("true", "false")
+    ]
+    assert configs[0] == configs[1]
 
 
 def test_the_form_of_the_reward_is_that_of_the_variant_whatever_the_preset_says() -> None:
@@ -64,7 +80,11 @@ def test_lists_free_variants_and_sweeps() -> None:
 
 
 def test_an_estimator_is_a_variant() -> None:
-    assert parse_variants(["rloo"]) == [Variant("rloo", ("advantage.estimator=rloo",))]
+    method = "role_agent_without_aiw"  # its recipe says which half is off
+    assert parse_variants([method]) == [Variant(method, (f"advantage.estimator={method}",))]
+    (rloo,) = parse_variants(["rloo"])
+    assert rloo.overrides[0] == "advantage.estimator=rloo"
+    assert "agent_in_world.enabled=false" in rloo.overrides
 
 
 def test_names_become_parts_of_run_ids() -> None:
