@@ -22,9 +22,9 @@ setup: $(READY)
 train: $(READY)
 	@$(VENV)/bin/roleagent train --preset $(PRESET) $(ARGS)
 
-# Two test processes with one thread each: most of a test's time is spent waiting for servers and imports.
+# Two test processes with one thread each; files in the order of tests/conftest.py, the longest first.
 test: $(READY)
-	@OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadfile --durations 25 $(ARGS)
+	@OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 25 $(ARGS)
 
 check: $(READY)
 	@$(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check . && $(VENV)/bin/mypy && $(PY) -m pytest tests/unit/test_architecture.py

@@ -33,7 +33,6 @@ _BLOCK = re.compile(r"^```bash\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _INLINE = re.compile(r"`((?:roleagent|make) [^`]+)`")
 _SETTING = re.compile(r"--set ([a-z_.]+=[^\s`)]+)")
 SHORT = ("iterations=1", "environment.max_steps=4", "evaluation.tasks=2", "evaluation.final_tasks=2")
-SHORT = ("iterations=1", "environment.max_steps=4", "evaluation.tasks=2", "evaluation.final_tasks=2")
 _PLACEHOLDER = re.compile(r"<[a-z_ ]+>|\b(?:RUN|TEXT|RECORD|NAME|TARGET|COMMAND)\b|\[[A-Z]+\]")
 
 
