@@ -33,10 +33,17 @@ def run_pretraining(console: Console, output: Path, *, recipe: str, steps: int |
 
     def report(row: dict[str, float]) -> None:
         left = ""
-        if first:
+        if "plays" in row:
+            console.print(
+                f"step {row['step']:>6.0f}/{last}  played {row['plays']:.0f}/{row['of']:.0f} episodes  "
+                f"{clock(row['seconds'])}",
+                highlight=False,
+            )
+            return
+        if first and row["step"] > first[0]["step"]:
             pace = (row["seconds"] - first[0]["seconds"]) / (row["step"] - first[0]["step"])
             left = f"  left {clock(pace * (last - row['step']))}"
-        else:
+        elif not first:
             first.append(row)
         console.print(
             f"step {row['step']:>6.0f}/{last}  loss {row['loss']:.4f}  tokens {row['tokens'] / 1e6:.2f} M{left}",

@@ -9,7 +9,7 @@ without those of `heldout: dev`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from roleagent.agent_in_world.prompts import diagnosis_prompt, render_record
@@ -19,6 +19,7 @@ from roleagent.environments.household.demonstrations import (
     DEFAULT_HABITS,
     Demonstration,
     DemonstrationStep,
+    OwnTurn,
     demonstrate,
 )
 from roleagent.environments.household.generator import task_id
@@ -65,6 +66,14 @@ class Encoder:
 
 
 @dataclass(frozen=True, slots=True)
+class Play:
+    """One episode that the policy played."""
+
+    task_id: str
+    turns: tuple[OwnTurn, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class CorpusSettings:
     """What the corpus is made of."""
 
@@ -84,13 +93,22 @@ class CorpusSettings:
     aftermath_weight: float = 0.3  #: weight of the demonstrator's turns after its mistake
     slips: float = 0.06  #: probability of a random action, which is not imitated, in place of the intended one
     oversights: float = 0.0  #: probability that what could be taken is overlooked; the rest of the search is imitated
+    own_share: float = 0.0  #: share of the agent's demonstrations that begin with turns that the policy played itself
 
 
-def demonstration(settings: CorpusSettings, seed: int, index: int, *, failed: bool = False) -> Demonstration:
+def demonstration(
+    settings: CorpusSettings, seed: int, index: int, *, failed: bool = False, plays: Sequence[Play] = ()
+) -> Demonstration:
     """Return demonstration `index`; with `failed`, the first failed one of a series that begins there.
 
     What the agent imitates has the habits of the settings. What the environment diagnoses has every kind of failure.
+    `plays` are the policy's own, of which `own_share` of the demonstrations take one each.
     """
+    if plays and not failed and generator(seed, "own", index).random() < settings.own_share:
+        draw = derive(seed, "own play", index)
+        play = plays[draw % len(plays)]
+        steps, slips = settings.max_steps, settings.slips
+        return _demonstrate(play.task_id, settings, draw, settings.habits, steps, slips, 0.0, play)
     habits = DEFAULT_HABITS if failed else settings.habits if index >= settings.habits_from else None
     for attempt in range(200):
         draw = derive(seed, "demonstration", index, attempt)
@@ -112,13 +130,38 @@ def _play(
     slips: float,
     oversights: float,
 ) -> Demonstration:
+    task = training_task(settings, draw)
+    return _demonstrate(task, settings, draw, habits, steps, slips, oversights)
+
+
+def training_task(settings: CorpusSettings, draw: int) -> str:
+    """Return the id of the home or game that a number chooses."""
     generated = settings.environment == "household" or generator(draw, "generated").random() < settings.generated_share
-    if not generated:
-        games = training_games(settings.folder)
-        game = games[draw % len(games)]
-        return alfworld.demonstrate(game, draw, habits, steps, slips, settings.folder, oversights)
-    home = task_id(settings.level, "pretrain", draw % TASK_SPACE)
-    return demonstrate(home, draw, habits, steps, slips, oversights)
+    if generated:
+        return task_id(settings.level, "pretrain", draw % TASK_SPACE)
+    games = training_games(settings.folder)
+    return games[draw % len(games)]
+
+
+def is_home(task: str) -> bool:
+    """Tell generated homes from ALFWorld's games by their ids."""
+    return task.startswith("household-")
+
+
+def _demonstrate(
+    task: str,
+    settings: CorpusSettings,
+    draw: int,
+    habits: Mapping[str, float] | None,
+    steps: int,
+    slips: float,
+    oversights: float,
+    play: Play | None = None,
+) -> Demonstration:
+    own = play.turns if play else ()
+    if is_home(task):
+        return demonstrate(task, draw, habits, steps, slips, oversights, own)
+    return alfworld.demonstrate(task, draw, habits, steps, slips, settings.folder, oversights, own)
 
 
 def agent_example(demo: Demonstration, encoder: Encoder, settings: CorpusSettings) -> Example:
@@ -137,7 +180,7 @@ def agent_example(demo: Demonstration, encoder: Encoder, settings: CorpusSetting
         decided = [weight] + [settings.decision_weight * weight] * settings.decision_tokens
         decided = (decided + [weight] * (len(chosen) - len(decided)))[: len(chosen)]
         weights += [0.0] * len(chosen) if step.slip else decided
-        weights += [settings.prediction_weight * weight] * len(foreseen)
+        weights += [0.0 if step.own else settings.prediction_weight * weight] * len(foreseen)
         if t + 1 < len(demo.steps):
             context = encoder.observation(step.next_state)
             ids += context
@@ -171,21 +214,26 @@ def environment_example(demo: Demonstration, tokenizer: PolicyTokenizer) -> Exam
     return Example(ids, [0.0] * len(opening) + [1.0] * (len(answer) + 1))
 
 
-def example(index: int, encoder: Encoder, settings: CorpusSettings, seed: int) -> Example:
+def example(index: int, encoder: Encoder, settings: CorpusSettings, seed: int, plays: Sequence[Play] = ()) -> Example:
     """Return example `index` of the corpus."""
     if generator(seed, "role", index).random() < settings.environment_share:
         return environment_example(demonstration(settings, seed, index, failed=True), encoder.tokenizer)
-    return agent_example(demonstration(settings, seed, index), encoder, settings)
+    return agent_example(demonstration(settings, seed, index, plays=plays), encoder, settings)
 
 
 def examples(
-    start: int, tokenizer: PolicyTokenizer, settings: CorpusSettings, seed: int, max_length: int
+    start: int,
+    tokenizer: PolicyTokenizer,
+    settings: CorpusSettings,
+    seed: int,
+    max_length: int,
+    plays: Sequence[Play] = (),
 ) -> Iterator[tuple[int, Example]]:
     """Yield (index, example) from index `start` on, without those that are too long."""
     encoder = Encoder(tokenizer)
     index = start
     while True:
-        item = example(index, encoder, settings, seed)
+        item = example(index, encoder, settings, seed, plays)
         if len(item.ids) <= max_length:
             yield index, item
         index += 1

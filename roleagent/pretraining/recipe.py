@@ -9,7 +9,8 @@ does not, which leaves to reinforcement learning what it is for.
 
 `alfworld`: the first three stages, in which the policy learns to read goal and room, for homes are all different. Then
 ALFWorld's training games, without the development games, and large generated homes between them: with the games alone,
-whose rooms are few, it learns their furniture by heart and reads no more.
+whose rooms are few, it learns their furniture by heart and reads no more. Last, the policy plays itself, and the
+demonstrator goes on from its mistakes.
 """
 
 from __future__ import annotations
@@ -67,8 +68,13 @@ def alfworld(seed: int = 0) -> PretrainSettings:
         decision_tokens=6,
         oversights=0.1,
     )
+    own = replace(games, own_share=0.5, oversights=0.0)
     return PretrainSettings(
-        stages=(*_HOMES, Stage(games, 3000, begin=0.4, end=0.02)),
+        stages=(
+            *_HOMES,
+            Stage(games, 3000, begin=0.4, end=0.02),
+            Stage(own, 1200, begin=0.25, end=0.01, own_plays=1200),
+        ),
         seed=seed,
         max_length=4096,
     )

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from roleagent.pretraining.corpus import CorpusSettings, Example, demonstration_texts, examples, texts
+from roleagent.errors import ConfigError
+from roleagent.pretraining.corpus import CorpusSettings, Example, Play, demonstration_texts, examples, texts
+from roleagent.pretraining.own_play import load, play, save
 
 if TYPE_CHECKING:
     import torch
@@ -31,6 +33,7 @@ class Stage:
     steps: int
     begin: float = 1.0  #: factor on the learning rates at the stage's first step; linear in between
     end: float = 1.0  #: factor that its last step approaches
+    own_plays: int = 0  #: episodes that the policy plays at the stage's beginning, for `corpus.own_share`
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +178,7 @@ def pretrain(
     optimizers = build_optimizers(model, settings)
     step, index, tokens = _load(folder, settings, model, optimizers)
     stage, _ = settings.stage(step)
-    stream = _stream(index, policy, stage, settings)
+    stream = _stream(index, policy, stage, settings, _plays(folder, policy, stage, settings, step, report))
     began = saved = time.monotonic()
     losses: list[float] = []
     resumable = index
@@ -183,7 +186,9 @@ def pretrain(
     while step < last:
         if settings.stage(step)[0] is not stage:
             stage, _ = settings.stage(step)
-            stream = _stream(resumable, policy, stage, settings)
+            if stage.own_plays:  # what they are follows from these weights: a resumed run finds both
+                _save(folder, settings, policy, optimizers, step, resumable, tokens)
+            stream = _stream(resumable, policy, stage, settings, _plays(folder, policy, stage, settings, step, report))
         after, batch = next(stream)
         factor = learning_rate_factor(step, settings)
         for optimizer, rate in zip(optimizers, (settings.muon_learning_rate, settings.adam_learning_rate), strict=True):
@@ -230,10 +235,38 @@ def _tokenizer(folder: Path, settings: PretrainSettings) -> PreTrainedTokenizerF
 
 
 def _stream(
-    index: int, policy: Policy, stage: Stage, settings: PretrainSettings
+    index: int, policy: Policy, stage: Stage, settings: PretrainSettings, plays: Sequence[Play]
 ) -> Iterator[tuple[int, list[Example]]]:
-    take = examples(index, policy.tokenizer, stage.corpus, settings.seed, settings.max_length)
+    take = examples(index, policy.tokenizer, stage.corpus, settings.seed, settings.max_length, plays)
     return batches(take, settings.batch_tokens)
+
+
+def _plays(
+    folder: Path,
+    policy: Policy,
+    stage: Stage,
+    settings: PretrainSettings,
+    step: int,
+    report: Callable[[dict[str, float]], None],
+) -> list[Play]:
+    """Return the policy's own plays of a stage: those in the folder, or new ones at the stage's first step."""
+    if not stage.own_plays:
+        return []
+    number = settings.stages.index(stage)
+    path = folder / f"own-plays-{number}.jsonl"
+    if not path.is_file():
+        if settings.stage(step)[1]:
+            raise ConfigError(f"{path} is missing, which the checkpoint was trained on; give another --output")
+        policy.model.train(False)
+        began = time.monotonic()
+
+        def told(done: int, count: int) -> None:
+            if done % 100 == 0 or done == count:
+                report({"step": step, "plays": done, "of": count, "seconds": time.monotonic() - began})
+
+        save(path, play(policy, stage.corpus, settings.seed, number, stage.own_plays, told))
+        policy.model.train()
+    return load(path)
 
 
 def _tensors(optimizers: list[torch.optim.Optimizer]) -> dict[str, torch.Tensor]:
@@ -275,8 +308,6 @@ def _load(
     optimizers: list[torch.optim.Optimizer],
 ) -> tuple[int, int, int]:
     from safetensors.torch import load_file
-
-    from roleagent.errors import ConfigError
 
     path = folder / "state.json"
     if not path.is_file():

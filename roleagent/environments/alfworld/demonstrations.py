@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from roleagent.environments.alfworld.games import open_games, split_of
 from roleagent.environments.alfworld.records import TASK_TYPES, RealGame
-from roleagent.environments.household.demonstrations import Demonstration, DemonstrationStep, play
+from roleagent.environments.household.demonstrations import Demonstration, DemonstrationStep, OwnTurn, play
 from roleagent.types import Task
 
 
@@ -18,6 +18,7 @@ def demonstrate(
     slips: float = 0.0,
     folder: str = "",
     oversights: float = 0.0,
+    own: Sequence[OwnTurn] = (),
 ) -> Demonstration:
     """Return what the demonstrator does in a real game.
 
@@ -25,6 +26,7 @@ def demonstrate(
         task_id: `<split>/<task>/<trial>`; for pretraining one of the split "train".
         seed: chooses mistakes and slips.
         habits, slips, oversights: see :func:`roleagent.environments.household.demonstrations.demonstrate`.
+        own: see there; turns in the older language are not followed.
         max_steps: step limit; ALFWorld's is 50.
         folder: where the games are; empty for the store in the home folder, else `$ALFWORLD_DATA`.
 
@@ -35,7 +37,8 @@ def demonstrate(
     real = open_games(split, folder).load(game)
     side = "train" if split == "train" else "heldout"
     task = Task(task_id, "alfworld", TASK_TYPES[real.game.goal.task_type], side)  # type: ignore[arg-type]
-    found = play(real.game, task, seed, habits or {}, max_steps, slips, oversights)
+    own = own if real.language.native else ()
+    found = play(real.game, task, seed, habits or {}, max_steps, slips, oversights, own)
     return found if real.language.native else _translated(found, real)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,6 +13,7 @@ from roleagent.environments.household.game import Game
 from roleagent.environments.household.generator import Draws, generate, parse_task_id, task_type_of
 from roleagent.environments.household.words import NOTHING_HAPPENS, room_text
 from roleagent.errors import ConfigError
+from roleagent.seeding import derive
 from roleagent.types import Task
 
 #: Failure type -> probability at its first occasion. About two episodes of five fail at level small.
@@ -32,6 +33,8 @@ DEFAULT_HABITS: Mapping[str, float] = {
 
 #: Probability that a slip which was refused is made again: a policy falls into such loops and has to leave them.
 REPEATED_SLIPS = 0.35
+#: The demonstrator takes over after one of so many first mistakes of a policy: a loop of refusals has many alike.
+TAKEOVERS = 6
 _DOORS = frozenset({"cabinet", "drawer", "fridge", "microwave", "safe"})  # what is closed in most rooms
 
 
@@ -45,6 +48,15 @@ class DemonstrationStep(NamedTuple):
     valid: bool
     slip: bool = False  #: a random action in place of the intended one: not to be imitated, but to recover from
     prediction: str = ""  #: what the demonstrator expected: s_{t+1} as far as it could be known, else a guess
+    own: bool = False  #: a policy's turn, which the demonstrator only followed
+
+
+class OwnTurn(NamedTuple):
+    """A turn that a policy played, before a demonstrator took over."""
+
+    reasoning: str
+    action: str
+    prediction: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +77,7 @@ def demonstrate(
     max_steps: int = 20,
     slips: float = 0.0,
     oversights: float = 0.0,
+    own: Sequence[OwnTurn] = (),
 ) -> Demonstration:
     """Return what the demonstrator does in a game of any id space, up to `max_steps` steps.
 
@@ -73,14 +86,15 @@ def demonstrate(
     probability that a step's action is replaced by a random harmless one, from which the demonstrator recovers: a
     policy that imitates it learns to go on after a mistake of its own (Laskey et al. 2017, noise injection).
     `oversights` is the probability that what it could take is overlooked: it searches on, in the end from the
-    beginning.
+    beginning. `own` are the turns that a policy played there: the demonstrator follows them to one of the first
+    mistakes, which the seed chooses, and takes over.
 
     Raises:
         ConfigError: the task id or a failure type is unknown.
     """
     level, space, index = parse_task_id(task_id)
     task = Task(task_id, "household", task_type_of(level, space, index), "heldout" if space == "heldout" else "train")
-    return play(generate(task_id), task, seed, habits or {}, max_steps, slips, oversights)
+    return play(generate(task_id), task, seed, habits or {}, max_steps, slips, oversights, own)
 
 
 def play(
@@ -91,6 +105,7 @@ def play(
     max_steps: int,
     slips: float = 0.0,
     oversights: float = 0.0,
+    own: Sequence[OwnTurn] = (),
 ) -> Demonstration:
     """Return what the demonstrator does in a given game; see :func:`demonstrate`."""
     for name in habits:
@@ -107,6 +122,15 @@ def play(
     begun = critical = 0
     steps: list[DemonstrationStep] = []
     success = False
+    for turn in own[: takeover(game, own, seed)]:
+        move = expert.move()
+        state, answer, valid = apply(game, state, turn.action)
+        expert.observe(turn.action, answer)
+        differs = (turn.reasoning, turn.action) != (move.reasoning, move.action)
+        steps.append(
+            DemonstrationStep(text, turn.reasoning, turn.action, answer, valid, differs, turn.prediction, True)
+        )
+        text = answer
     while len(steps) < max_steps and not success:
         if script is None:
             move = expert.move()
@@ -152,6 +176,27 @@ def play(
             retrieval_query=f"{script.failure_type}: {task_phrase(expert)}",
         )
     return Demonstration(task, game.goal_text, tuple(steps), success, label)
+
+
+def takeover(game: Game, own: Sequence[OwnTurn], seed: int) -> int:
+    """Return how many of a policy's turns are followed: up to one of its first mistakes, that one included.
+
+    A mistake is an action that the expert would not have taken there (Ross et al. 2011, DAgger: the expert is asked in
+    the states that the learner reaches). A play without mistakes has nothing to be shown: 0.
+    """
+    state, text = game.start, room_text(game)
+    expert = Expert(game.goal_text, text)
+    mistakes: list[int] = []
+    for number, turn in enumerate(own, start=1):
+        if len(mistakes) == TAKEOVERS or is_won(game, state):
+            break
+        if expert.move().action != turn.action:
+            mistakes.append(number)
+        state, answer, _ = apply(game, state, turn.action)
+        expert.observe(turn.action, answer)
+    if not mistakes:
+        return 0
+    return mistakes[derive(seed, "takeover") % len(mistakes)]
 
 
 def expectation(expert: Expert, action: str, answer: str) -> str:

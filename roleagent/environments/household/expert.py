@@ -29,6 +29,9 @@ MoveKind = Literal[
     "place_go",
     "place_open",
     "place",
+    "return_go",
+    "return_open",
+    "return",
     "lamp_go",
     "use",
 ]
@@ -121,6 +124,7 @@ class Memory:
     order: list[str]  #: receptacles as first described
     at: str = ""
     held: str = ""
+    source: str = ""  #: receptacle that what is held was taken from
     searched: list[str] = field(default_factory=list)  #: receptacles whose content was seen, in that order
     visited: list[str] = field(default_factory=list)  #: receptacles where the agent has been, in that order
     closed: set[str] = field(default_factory=set)  #: receptacles last seen closed
@@ -149,7 +153,7 @@ class Memory:
             self.closed.add(text[14:-1])
             return
         elif verb == "pick":
-            self.held = text[16:].partition(" from the ")[0]
+            self.held, _, self.source = text[16:-1].partition(" from the ")
             self.seen.pop(self.held, None)
             return
         elif verb == "move":
@@ -215,7 +219,9 @@ class Expert:
     def move(self) -> Move:
         """Return the next move."""
         memory, wish = self.memory, self.wish
-        if not memory.held or kind_of(memory.held) != wish.object:
+        if memory.held and kind_of(memory.held) != wish.object:
+            return self._give_back()
+        if not memory.held:
             return self._acquire()
         if wish.lamp:
             return self._light()
@@ -230,6 +236,16 @@ class Expert:
         if self.target in memory.closed:
             return Move("place_open", reasoning, f"open {self.target}")
         return Move("place", reasoning, f"move {memory.held} to {self.target}")
+
+    def _give_back(self) -> Move:
+        """Put down what is not wanted: where it was there is room for it."""
+        memory = self.memory
+        reasoning = f"place {memory.held} in {memory.source}"
+        if memory.at != memory.source:
+            return Move("return_go", reasoning, f"go to {memory.source}")
+        if memory.source in memory.closed:
+            return Move("return_open", reasoning, f"open {memory.source}")
+        return Move("return", reasoning, f"move {memory.held} to {memory.source}")
 
     def _acquire(self) -> Move:
         memory, wish = self.memory, self.wish

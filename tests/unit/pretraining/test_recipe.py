@@ -48,7 +48,9 @@ def test_only_the_last_stage_has_habits_and_it_starts_where_the_rates_are_small(
 
 def test_the_recipe_for_alfworld_plays_training_games_and_large_homes() -> None:
     stages = alfworld().stages
-    assert stages[:-1] == quickstart().stages[:-1], "the same beginning"
+    assert stages[:3] == quickstart().stages[:3], "the same beginning"
+    assert [stage.own_plays > 0 for stage in stages] == [bool(stage.corpus.own_share) for stage in stages]
+    assert [bool(stage.own_plays) for stage in stages] == [False, False, False, False, True]
     corpus = replace(stages[-1].corpus, folder=str(DATA))
     assert corpus.habits is None
     demos = [demonstration(corpus, 0, index, failed=index % 2 > 0) for index in range(120)]
