@@ -33,7 +33,7 @@ DEFAULT_HABITS: Mapping[str, float] = {
 
 #: Probability that a slip which was refused is made again: a policy falls into such loops and has to leave them.
 REPEATED_SLIPS = 0.35
-#: The demonstrator takes over after one of so many first mistakes of a policy: a loop of refusals has many alike.
+#: The demonstrator takes over at one of so many first mistakes of a policy: a loop of refusals has many alike.
 TAKEOVERS = 6
 _DOORS = frozenset({"cabinet", "drawer", "fridge", "microwave", "safe"})  # what is closed in most rooms
 
@@ -86,8 +86,8 @@ def demonstrate(
     probability that a step's action is replaced by a random harmless one, from which the demonstrator recovers: a
     policy that imitates it learns to go on after a mistake of its own (Laskey et al. 2017, noise injection).
     `oversights` is the probability that what it could take is overlooked: it searches on, in the end from the
-    beginning. `own` are the turns that a policy played there: the demonstrator follows them to one of the first
-    mistakes, which the seed chooses, and takes over.
+    beginning. `own` are the turns that a policy played there: the demonstrator follows them up to one of the first
+    mistakes, which the seed chooses, and does what is right there.
 
     Raises:
         ConfigError: the task id or a failure type is unknown.
@@ -179,20 +179,22 @@ def play(
 
 
 def takeover(game: Game, own: Sequence[OwnTurn], seed: int) -> int:
-    """Return how many of a policy's turns are followed: up to one of its first mistakes, that one included.
+    """Return how many of a policy's turns are followed: all before one of its first mistakes, which the seed chooses.
 
-    A mistake is an action that the expert would not have taken there (Ross et al. 2011, DAgger: the expert is asked in
-    the states that the learner reaches). A play without mistakes has nothing to be shown: 0.
+    So the expert is asked in states that the learner reaches, and just where it went wrong (Ross et al. 2011, DAgger).
+    A mistake is an action that is refused, or another one than the expert's where that is not a search: in which order
+    a room is searched matters little. A play without mistakes has nothing to be shown: 0.
     """
     state, text = game.start, room_text(game)
     expert = Expert(game.goal_text, text)
     mistakes: list[int] = []
-    for number, turn in enumerate(own, start=1):
+    for number, turn in enumerate(own):
         if len(mistakes) == TAKEOVERS or is_won(game, state):
             break
-        if expert.move().action != turn.action:
+        move = expert.move()
+        state, answer, valid = apply(game, state, turn.action)
+        if turn.action != move.action and not (valid and move.kind.startswith("search")):
             mistakes.append(number)
-        state, answer, _ = apply(game, state, turn.action)
         expert.observe(turn.action, answer)
     if not mistakes:
         return 0

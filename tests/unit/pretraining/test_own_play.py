@@ -30,17 +30,29 @@ def test_nothing_is_taken_over_from_a_play_without_mistakes() -> None:
     assert not any(step.own for step in demonstrate(HOME, own=expert_turns()).steps)
 
 
-def test_the_demonstrator_takes_over_after_one_of_the_first_mistakes() -> None:
+def test_the_demonstrator_takes_over_at_one_of_the_first_mistakes() -> None:
     wrong = OwnTurn("find it", "take lamp 9 from shelf 9", "You pick up the lamp 9 from the shelf 9.")
     own = [*expert_turns()[:2], *[wrong] * 9]
     cuts = {takeover(generate(HOME), own, seed) for seed in range(60)}
-    assert cuts == set(range(3, 3 + TAKEOVERS))
-    demo = demonstrate(HOME, seed=next(s for s in range(60) if takeover(generate(HOME), own, s) == 4), own=own)
-    assert [step.own for step in demo.steps[:6]] == [True, True, True, True, False, False]
-    # The first two turns are the expert's and may be imitated; the mistakes may not.
-    assert [step.slip for step in demo.steps[:4]] == [False, False, True, True]
-    assert [step.action for step in demo.steps[4:]] == [step.action for step in demonstrate(HOME).steps[2:]]
+    assert cuts == set(range(2, 2 + TAKEOVERS))
+    demo = demonstrate(HOME, seed=next(s for s in range(60) if takeover(generate(HOME), own, s) == 3), own=own)
+    assert [step.own for step in demo.steps[:5]] == [True, True, True, False, False]
+    # The first two turns are the expert's and may be imitated; the mistake may not. In its place stands the right one.
+    assert [step.slip for step in demo.steps[:3]] == [False, False, True]
+    assert [step.action for step in demo.steps[3:]] == [step.action for step in demonstrate(HOME).steps[2:]]
     assert demo.success
+
+
+def test_another_order_of_search_is_no_mistake_and_an_overlooked_object_is_one() -> None:
+    game = generate(HOME)
+    turns = expert_turns()
+    searches = [turn for turn in turns if turn.action.startswith("go to ")]
+    other = next(place.name for place in game.receptacles if all(place.name not in turn.action for turn in turns))
+    away = OwnTurn("", f"go to {other}", "")
+    assert takeover(game, [away], 0) == 0, "the object was not in sight: nothing is lost"
+    take = next(number for number, turn in enumerate(turns) if turn.action.startswith("take "))
+    assert searches
+    assert takeover(game, [*turns[:take], away], 0) == take
 
 
 def test_what_was_taken_by_mistake_is_put_back_where_it_was() -> None:
@@ -51,12 +63,10 @@ def test_what_was_taken_by_mistake_is_put_back_where_it_was() -> None:
         for index in contents
         if not game.receptacles[number].openable and game.things[index].kind != game.goal.object
     )
-    own = [OwnTurn("", f"go to {place.name}", ""), OwnTurn("", f"take {thing.name} from {place.name}", "")]
-    demo = next(
-        found
-        for found in (demonstrate(HOME, seed, own=own) for seed in range(40))
-        if sum(s.own for s in found.steps) == 2
-    )
+    wrong = OwnTurn("", "dance", "")
+    own = [OwnTurn("", f"go to {place.name}", ""), OwnTurn("", f"take {thing.name} from {place.name}", ""), wrong]
+    demo = demonstrate(HOME, own=own)
+    assert [step.own for step in demo.steps[:3]] == [True, True, False]
     assert demo.steps[2].action == f"move {thing.name} to {place.name}"
     assert demo.steps[2].valid
     assert demo.success
@@ -84,7 +94,8 @@ def test_the_demonstrator_wins_from_whatever_a_policy_did(index: int, seed: int,
 
 def test_weights_of_own_turns(quickstart_encoder: Encoder) -> None:
     wrong = OwnTurn("find it", "take lamp 9 from shelf 9", "You pick up the lamp 9 from the shelf 9.")
-    demo = demonstrate(HOME, own=[*expert_turns()[:2], wrong])
+    own = [*expert_turns()[:2], wrong, wrong]
+    demo = demonstrate(HOME, seed=next(s for s in range(60) if takeover(generate(HOME), own, s) == 3), own=own)
     assert [step.own for step in demo.steps[:4]] == [True, True, True, False]
     example = agent_example(demo, quickstart_encoder, replace(CORPUS, observation_weight=0.0, prediction_weight=0.25))
     text = quickstart_encoder.tokenizer
@@ -98,8 +109,8 @@ def test_weights_of_own_turns(quickstart_encoder: Encoder) -> None:
 
 
 def test_the_corpus_takes_its_share_of_plays() -> None:
-    wrong = OwnTurn("find it", "take lamp 9 from shelf 9", "")
-    plays = [Play(task_id("small", "pretrain", index), (wrong,)) for index in range(5)]
+    look, wrong = OwnTurn("look about", "look", ""), OwnTurn("find it", "take lamp 9 from shelf 9", "")
+    plays = [Play(task_id("small", "pretrain", index), (look, wrong)) for index in range(5)]
     some = replace(CORPUS, own_share=0.5)
     begun = [demonstration(some, 0, index, plays=plays).steps[0].own for index in range(200)]
     assert 70 < sum(begun) < 130
