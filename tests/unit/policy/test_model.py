@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
+from roleagent.config import list_presets, load_config
 from roleagent.errors import PolicyError
 from roleagent.policy import packaged
 from roleagent.policy.model import QUICKSTART, Policy, context_length, load_policy, resolve_device, save_policy
@@ -90,6 +91,29 @@ def test_a_packaged_policy_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tm
     _refused(QUICKSTART, "has no weights in this installation; install a release")
     packaged.publish(folder, tmp_path / "here" / "quickstart")
     assert load_policy(QUICKSTART, device="cpu").spec == QUICKSTART
+
+
+PACKAGED = sorted(path.parent.name for path in Path(packaged.__file__).parent.glob(f"*/{packaged.WEIGHTS}"))
+
+
+@pytest.mark.parametrize("name", PACKAGED)
+def test_a_packaged_policy_is_what_its_card_says(name: str) -> None:
+    policy = load_policy(packaged.PREFIX + name, device="cpu")
+    folder = packaged.packaged_folder(packaged.PREFIX + name)
+    assert folder is not None
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    assert f"{sum(parameter.numel() for parameter in policy.model.parameters()):,} parameters" in card
+    assert "Apache-2.0" in card
+    assert sum(path.stat().st_size for path in folder.iterdir()) < 15_000_000
+    presets = [load_config(preset) for preset in list_presets()]
+    limits = [preset.policy.max_context for preset in presets if preset.policy.model == packaged.PREFIX + name]
+    assert max(limits, default=0) <= policy.max_context, "a preset's episodes do not fit"
+
+
+def test_every_preset_has_its_policy() -> None:
+    wanted = {load_config(preset).policy.model for preset in list_presets()}
+    assert {spec.removeprefix(packaged.PREFIX) for spec in wanted if spec.startswith(packaged.PREFIX)} <= set(PACKAGED)
+    assert {"quickstart", "alfworld"} <= set(PACKAGED)
 
 
 def test_compressed_weights_by_hand() -> None:
