@@ -116,22 +116,11 @@ def demonstration(
         steps = settings.max_steps
         if failed and attempt % 2:  # an episode may be stopped early, by another limit or by an error
             steps = min(steps, SHORTEST + draw // TASK_SPACE % max(1, steps - SHORTEST))
-        demo = _play(settings, draw, habits, steps, slips, 0.0 if failed else settings.oversights)
+        oversights = 0.0 if failed else settings.oversights
+        demo = _demonstrate(training_task(settings, draw), settings, draw, habits, steps, slips, oversights)
         if not failed or demo.label is not None:
             return demo
     raise ValueError("the habits produce no failures to diagnose")
-
-
-def _play(
-    settings: CorpusSettings,
-    draw: int,
-    habits: Mapping[str, float] | None,
-    steps: int,
-    slips: float,
-    oversights: float,
-) -> Demonstration:
-    task = training_task(settings, draw)
-    return _demonstrate(task, settings, draw, habits, steps, slips, oversights)
 
 
 def training_task(settings: CorpusSettings, draw: int) -> str:
