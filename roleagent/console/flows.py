@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -17,6 +16,7 @@ def watched_training(config: TrainConfig, run_id: str) -> dict[str, Any]:
     Raises:
         Interrupted: by Ctrl-C or SIGTERM.
     """
+    from roleagent.console.guard import going_on
     from roleagent.console.progress import ProgressDisplay
     from roleagent.console.screen import make_console
     from roleagent.loop.events import listening
@@ -26,7 +26,7 @@ def watched_training(config: TrainConfig, run_id: str) -> dict[str, Any]:
     def hint() -> str:
         return f"; go on with: roleagent resume {display.run_id}" if display.run_id else ""
 
-    with _told(hint), display, listening(display):
+    with going_on(hint), display, listening(display):
         summary: dict[str, Any] = _flow("train")(config, run_id)
     return summary
 
@@ -39,6 +39,7 @@ def watched_ablation(plan: Plan, *, parallel: int, threads: int) -> dict[str, An
     """
     from roleagent.ablation.events import listening_to_ablation
     from roleagent.console.ablation import AblationDisplay
+    from roleagent.console.guard import going_on
     from roleagent.console.screen import make_console
 
     display = AblationDisplay(make_console(stderr=True))
@@ -46,7 +47,7 @@ def watched_ablation(plan: Plan, *, parallel: int, threads: int) -> dict[str, An
     def hint() -> str:
         return "; the same command goes on from here" if display.ablation_id else ""
 
-    with _told(hint), display, listening_to_ablation(display):
+    with going_on(hint), display, listening_to_ablation(display):
         results: dict[str, Any] = _flow("ablate")(plan.request, parallel=parallel, threads=threads)
     return results
 
@@ -58,14 +59,3 @@ def _flow(name: str) -> Callable[..., Any]:
     (flow,) = entry_points(group="roleagent.flows", name=name)
     loaded: Callable[..., Any] = flow.load()
     return loaded
-
-
-@contextmanager
-def _told(hint: Callable[[], str]) -> Iterator[None]:
-    """Give an interruption the words for how to go on; they are asked for when it has happened."""
-    from roleagent.console.guard import Interrupted
-
-    try:
-        yield
-    except KeyboardInterrupt as error:
-        raise Interrupted(f"{str(error) or 'interrupted'}{hint()}") from error

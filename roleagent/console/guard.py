@@ -10,7 +10,9 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from io import TextIOWrapper
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
@@ -24,6 +26,7 @@ DONE, UNEXPECTED, MENDABLE, INTERRUPTED, TERMINATED, PIPE_CLOSED = 0, 1, 2, 130,
 GRACE_SECONDS = 20  #: after an interruption: what has not ended by then is ended
 _LOG_BYTES = 2_000_000
 _QUIET = {"HF_HUB_DISABLE_PROGRESS_BARS": "1", "TOKENIZERS_PARALLELISM": "false", "TQDM_DISABLE": "1"}
+_hints: list[Callable[[], str]] = []  # how to go on with what runs now, the innermost last
 
 
 class Interrupted(KeyboardInterrupt):
@@ -80,6 +83,7 @@ def guard(action: Callable[[], int]) -> int:
     0: done. 1: an unexpected error, whose traceback is in the log file. 2: an error that the user can mend.
     130: interrupted by Ctrl-C. 143: by SIGTERM. 141: the reader of standard output has gone, as `head -1` does.
     """
+    watch = _Watch()
     signal.signal(signal.SIGTERM, _terminate)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where a shell ignores it in the background
         signal.signal(signal.SIGINT, _interrupt)
@@ -105,33 +109,71 @@ def guard(action: Callable[[], int]) -> int:
         logging.getLogger("roleagent").error("unexpected error", exc_info=error)
         return tell(f"unexpected {type(error).__name__}: {error} (the traceback is in {log_path()})", UNEXPECTED)
     finally:
-        signal.alarm(0)
+        watch.close()
     return status
 
 
+@contextmanager
+def going_on(hint: Callable[[], str]) -> Iterator[None]:
+    """Give an interruption the words for how to go on; they are asked for when it has happened.
+
+    Raises:
+        Interrupted: in place of the `KeyboardInterrupt` of Ctrl-C or SIGTERM.
+    """
+    _hints.append(hint)
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        raise Interrupted(f"{str(error) or 'interrupted'}{hint()}") from error
+    finally:
+        _hints.remove(hint)
+
+
 def _terminate(_number: int, _frame: FrameType | None) -> NoReturn:
-    _must_end("terminated", TERMINATED)
     raise Terminated("terminated")
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
-    _must_end("interrupted", INTERRUPTED)
     raise KeyboardInterrupt
 
 
-def _must_end(what: str, status: int) -> None:
-    """End the process after `GRACE_SECONDS`, come what may.
+class _Watch:
+    """Ends the process `GRACE_SECONDS` after Ctrl-C or SIGTERM, come what may.
 
-    An exception that a signal raises inside an import leaves Python's import lock taken, and what waits for another
-    thread then waits for ever. What is committed is safe, as after `kill -9`.
+    An exception that a signal raises inside an import can leave Python's import lock taken, and what waits for another
+    thread then waits for ever. What is committed is safe, as after `kill -9`. The thread is told of a signal by the
+    interpreter, whoever handles it: within a flow, Prefect's handler stands in the place of ours. See
+    https://docs.python.org/3/library/signal.html#signal.set_wakeup_fd.
     """
 
-    def give_up(_number: int, _frame: FrameType | None) -> NoReturn:
-        os.write(2, f"{what}; it did not end by itself; go on with: roleagent resume latest\n".encode())
-        os._exit(status)
+    def __init__(self) -> None:
+        reader, self._writer = os.pipe()
+        os.set_blocking(self._writer, False)
+        self._before = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        os.register_at_fork(after_in_child=self._leave)
+        self._done = threading.Event()
+        threading.Thread(target=self._wait, args=(reader,), name="grace", daemon=True).start()
 
-    signal.signal(signal.SIGALRM, give_up)
-    signal.alarm(GRACE_SECONDS)
+    def close(self) -> None:
+        """The command has ended by itself."""
+        self._done.set()
+        signal.set_wakeup_fd(self._before)
+        os.close(self._writer)
+
+    def _leave(self) -> None:
+        # A signal to a process that was forked off is none to this one.
+        if not self._done.is_set():
+            signal.set_wakeup_fd(-1)
+
+    def _wait(self, reader: int) -> None:
+        ends = {signal.SIGTERM: ("terminated", TERMINATED), signal.SIGINT: ("interrupted", INTERRUPTED)}
+        with open(reader, "rb", buffering=0) as signals:
+            while number := signals.read(1):
+                if number[0] in ends and not self._done.wait(GRACE_SECONDS):
+                    word, status = ends[signal.Signals(number[0])]
+                    cursor = "\x1b[?25h" if sys.stderr.isatty() else ""  # a live display hides it
+                    os.write(2, f"{cursor}{word}{_hints[-1]() if _hints else ''}\n".encode())
+                    os._exit(status)
 
 
 def end(status: int) -> NoReturn:

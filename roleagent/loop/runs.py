@@ -150,7 +150,7 @@ def running(worker: Worker, *, warm: bool = True) -> Iterator[None]:
     worker.lease = worker.store.take(worker.run_id, f"process {os.getpid()} on {socket.gethostname()}")
     write_status(worker, "running")
     if warm:
-        threading.Thread(target=_warm_up, name="warm-up", daemon=True).start()
+        threading.Thread(target=_warm_up, args=(worker,), name="warm-up", daemon=True).start()
     mlflow_run = ""
     try:
         mlflow_run = worker.tracker.start_run(worker.run_id, worker.run_id, worker.config.model_dump(mode="json"))
@@ -168,10 +168,15 @@ def running(worker: Worker, *, warm: bool = True) -> Iterator[None]:
     worker.tracker.end("FINISHED")
 
 
-def _warm_up() -> None:
-    """Import what a later phase needs and is slow to import, while the policy is loaded and evaluated."""
+def _warm_up(worker: Worker) -> None:
+    """Import what a later phase needs and is slow to import, while the policy is evaluated.
+
+    Not while it is loaded: two threads that import take turns, which saves no time, and an interruption of one that
+    waits for its turn can leave Python's import lock taken.
+    """
     from roleagent.quality import warm_up
 
+    worker.loaded.wait()
     warm_up()
 
 

@@ -76,6 +76,7 @@ class Worker:
         self._engine: Engine | None = None
         self._bank: FailureBank | None = None
         self._warm: dict[str, object] = {}
+        self.loaded = threading.Event()  #: set when the policy is in memory, and its libraries with it
         self.lease: Lease | None = None  #: held while this process trains the run
         self.history: dict[int, dict[str, Any]] = {}  #: rows of metrics of committed iterations
 
@@ -204,6 +205,7 @@ class Worker:
             self._policy.model, reference, self.config.learner_settings, seed=self.config.seed, dtype=settings.dtype
         )
         self._policy_version = 0
+        self.loaded.set()
 
     # -- what an iteration produced ------------------------------------------------------------------------------
 

@@ -153,16 +153,47 @@ def test_what_cannot_end_by_itself_is_ended(number: str, status: int, word: str)
         "import _imp, os, signal, threading; from roleagent.console import guard\n"
         "guard.GRACE_SECONDS = 1\n"
         "def action():\n"
-        " try:\n  _imp.acquire_lock()\n"
-        f"  os.kill(os.getpid(), signal.{number})\n"
-        " except KeyboardInterrupt:\n"
-        "  other = threading.Thread(target=__import__, args=('wave',), daemon=True)\n"
-        "  other.start()\n  other.join()\n"
+        " with guard.going_on(lambda: '; go on with: roleagent resume x'):\n"
+        "  try:\n   _imp.acquire_lock()\n"
+        f"   os.kill(os.getpid(), signal.{number})\n"
+        "  except KeyboardInterrupt:\n"
+        "   other = threading.Thread(target=__import__, args=('wave',), daemon=True)\n"
+        "   other.start()\n   other.join()\n"
         "guard.end(guard.guard(action))"
     )
     done = python(code)
     assert (done.returncode, done.stdout) == (status, "")
-    assert done.stderr == f"{word}; it did not end by itself; go on with: roleagent resume latest\n"
+    assert done.stderr == f"{word}; go on with: roleagent resume x\n"
+
+
+def test_what_hangs_in_the_handler_of_a_library_is_ended() -> None:
+    code = (
+        "import os, signal, time; from roleagent.console import guard\n"
+        "guard.GRACE_SECONDS = 1\n"
+        "def action():\n"
+        " signal.signal(signal.SIGTERM, lambda *_: time.sleep(50))\n"
+        " os.kill(os.getpid(), signal.SIGTERM)\n time.sleep(50)\n"
+        "guard.end(guard.guard(action))"
+    )
+    done = python(code)
+    assert (done.returncode, done.stdout, done.stderr) == (143, "", "terminated\n")
+
+
+def test_a_signal_to_a_forked_process_is_none_to_this_one() -> None:
+    code = (
+        "import os, signal, time; from roleagent.console import guard\n"
+        "guard.GRACE_SECONDS = 0.2\n"
+        "def action():\n"
+        " child = os.fork()\n"
+        " if not child:\n"
+        "  signal.signal(signal.SIGTERM, lambda *_: os._exit(7))\n"
+        "  os.kill(os.getpid(), signal.SIGTERM)\n  time.sleep(50)\n"
+        " status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])\n"
+        " time.sleep(1)\n print(status)\n return 0\n"
+        "guard.end(guard.guard(action))"
+    )
+    done = python(code)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "7\n", "")
 
 
 def test_an_interrupted_command_does_not_wait_for_its_threads() -> None:

@@ -57,7 +57,7 @@ class Notices:
 def tracker(monkeypatch: pytest.MonkeyPatch) -> Tracker:
     found = Tracker()
     monkeypatch.setattr(Worker, "tracker", found)
-    monkeypatch.setattr(runs, "_warm_up", lambda: None)
+    monkeypatch.setattr(runs, "_warm_up", lambda worker: None)
     return found
 
 
