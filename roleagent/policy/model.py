@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from roleagent.errors import PolicyError
-from roleagent.policy.packaged import WEIGHTS, load_packaged, packaged_folder
+from roleagent.policy.packaged import is_compressed, load_packaged, packaged_folder
 from roleagent.policy.small import build_small_model, build_small_tokenizer
 from roleagent.policy.tokens import PolicyTokenizer
 
@@ -76,7 +76,7 @@ def load_policy(
         tokenizer = PolicyTokenizer(hf_tokenizer)
         model: Any = (
             load_packaged(Path(source), getattr(torch, dtype))
-            if (Path(source) / WEIGHTS).is_file()
+            if is_compressed(Path(source))
             else AutoModelForCausalLM.from_pretrained(
                 source, dtype=getattr(torch, dtype), use_safetensors=True, trust_remote_code=False
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -93,7 +94,7 @@ def test_a_packaged_policy_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tm
     assert load_policy(QUICKSTART, device="cpu").spec == QUICKSTART
 
 
-PACKAGED = sorted(path.parent.name for path in Path(packaged.__file__).parent.glob(f"*/{packaged.WEIGHTS}"))
+PACKAGED = packaged.packaged_names()
 
 
 @pytest.mark.parametrize("name", PACKAGED)
@@ -113,7 +114,7 @@ def test_a_packaged_policy_is_what_its_card_says(name: str) -> None:
 def test_every_preset_has_its_policy() -> None:
     wanted = {load_config(preset).policy.model for preset in list_presets()}
     assert {spec.removeprefix(packaged.PREFIX) for spec in wanted if spec.startswith(packaged.PREFIX)} <= set(PACKAGED)
-    assert {"quickstart", "alfworld"} <= set(PACKAGED)
+    assert {"quickstart", "alfworld", "alfworld-trained"} == set(PACKAGED)
 
 
 def test_compressed_weights_by_hand() -> None:
@@ -157,6 +158,47 @@ def test_packaged_weights_that_lack_a_matrix_are_refused(folder: Path, tmp_path:
     del tensors["model.layers.0.mlp.up_proj.weight"], tensors["model.layers.0.mlp.up_proj.weight.scale"]
     save_file(tensors, path)
     _refused(str(tmp_path / "small"), r"not those of its config\.json: model\.layers\.0\.mlp\.up_proj\.weight")
+
+
+def test_a_trained_policy_is_kept_as_its_difference(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packaged, "_HERE", tmp_path / "here")
+    packaged.publish(folder, tmp_path / "here" / "start")
+    weights = load_file(folder / "model.safetensors")
+    trained = tmp_path / "trained"
+    shutil.copytree(folder, trained)
+    changed = {name: item + 0.2 * item.abs().amax() * torch.randn_like(item) for name, item in weights.items()}
+    save_file(changed, trained / "model.safetensors", metadata={"format": "pt"})
+    packaged.publish(trained, tmp_path / "whole")
+    packaged.publish(trained, tmp_path / "here" / "end", base="start")
+    assert packaged.packaged_names() == ["end", "start"]
+    whole = load_policy(str(tmp_path / "whole"), device="cpu").model.state_dict()
+    again = load_policy("roleagent:end", device="cpu").model.state_dict()
+    assert whole.keys() == again.keys()
+    assert all(torch.equal(whole[name], again[name]) for name in whole)
+
+    packaged.publish(trained, tmp_path / "here" / "start")
+    _refused("roleagent:end", "a difference from another 'roleagent:start' than the one here")
+
+
+def test_differences_wrap_around() -> None:
+    base = {"a": torch.tensor([[127, -127, 5]], dtype=torch.int8), "a.scale": torch.ones(1, 1), "b": torch.ones(1)}
+    difference = {
+        "a": torch.tensor([[2, -2, 0]], dtype=torch.int8),
+        "a.scale": torch.full((1, 1), 3.0),
+        "b": torch.zeros(1),
+    }
+    added = packaged._add(base, difference)
+    assert added["a"].tolist() == [[-127, 127, 5]]
+    assert added["a.scale"].tolist() == [[3.0]]
+    assert added["b"].tolist() == [0.0]
+
+
+def test_a_difference_from_another_model_is_refused(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(PolicyError, match="a model of other shapes than 'roleagent:quickstart'"):
+        packaged.publish(folder, tmp_path / "out", base="quickstart")
+    assert not (tmp_path / "out").exists()
 
 
 def test_publishing_from_a_folder_without_weights(tmp_path: Path) -> None:
