@@ -75,6 +75,23 @@ def run(arguments: list[str]) -> int:
     return 0
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"roleagent {version('roleagent')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _whole(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
 @app.command()
 def train(
     preset: Preset = "quickstart",

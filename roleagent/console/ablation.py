@@ -86,6 +86,7 @@ class AblationDisplay(LiveDisplay):
             run = self._runs.get(member.run_id)
             if run is not None:
                 run.done, run.success = iteration, run.success if held is None else float(held)
+                run.phase = ""  # the next iteration has not begun any
         if not self._live and held is not None:
             self._console.print(f"  {_name(member)}  {iteration}/{member.config.iterations}  held-out {held:.1%}")
 

@@ -71,6 +71,7 @@ class ProgressDisplay(LiveDisplay):
         now = time.monotonic()
         with self._lock:
             self._done = iteration
+            self._phase, self._share = "", 0.0  # the next one has not begun any
             seconds = now - self._moments[-1] if self._moments else 0.0
             # What comes before training is no measure of an iteration.
             self._moments = [now] if iteration == 0 else [*self._moments[-_WINDOW:], now]

@@ -52,6 +52,8 @@ def test_on_a_terminal_a_live_line_shows_each_run_that_goes_on() -> None:
         assert "1/3" in text
         assert "2 of 4 runs, 1 failed" in text
     assert "roll [out]" in text
+    display.member_iteration(FULL, 2, {})
+    assert "roll [out]" not in drawn(display)  # a phase ends with its iteration
 
 
 def test_the_plan_names_variants_overrides_and_what_is_compared() -> None:

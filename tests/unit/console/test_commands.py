@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import resource
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -128,6 +130,21 @@ def test_help_is_cheap() -> None:
         timeout=120,
     )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1.0
+
+
+def test_version_is_told_and_cheap(tmp_path: Path) -> None:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(
+        [sys.executable, "-c", "from roleagent.cli import main; main()", "--version"],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "ROLEAGENT_HOME": str(tmp_path)},
+    )
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert done.stdout == f"roleagent {metadata.version('roleagent')}\n"
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1.0
 
 

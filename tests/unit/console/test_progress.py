@@ -153,6 +153,19 @@ def test_the_live_lines_fit_any_terminal(width: int, clock_hand: Clock) -> None:
         ]
 
 
+def test_a_phase_ends_with_its_iteration() -> None:
+    display, _ = screen(terminal=True)
+    display.run_started("smoke-1", 6, 1)
+    display.phase_started(2, "evaluate")
+    display.phase_progress(2, "evaluate", 8, 8)
+    display.iteration_finished(2, METRICS)
+    file = io.StringIO()
+    Console(file=file, width=100, color_system=None).print(display)
+    assert "iteration 3 of 6" in file.getvalue()
+    assert "evaluate" not in file.getvalue()
+    assert "100%" not in file.getvalue()
+
+
 def test_a_terminal_keeps_the_lines_of_evaluations_only(clock_hand: Clock) -> None:
     display, file = screen(terminal=True)
     display.run_started("smoke-1", 3, 0)
