@@ -19,7 +19,6 @@ from roleagent.errors import ConfigError
 from roleagent.loop import runs
 from roleagent.loop.home import home
 from roleagent.loop.servers import bypass_proxies, server_answers
-from roleagent.storage.manifest import check_run_id
 from roleagent.tracking.backend import connect, resolve_backend
 
 _DEFAULTS = {
@@ -85,9 +84,7 @@ def train(config: TrainConfig, run_id: str = "") -> dict[str, Any]:
     Raises:
         RoleAgentError: what the flow raised; its own exception, not one of Prefect.
     """
-    if run_id:  # find what would stop it before anything is started
-        check_run_id(run_id)
-    else:
+    if runs.existing_run(config, run_id) is None:  # find what would stop it before anything is started
         runs.check(config)
     with prefect_server() as wait:
         connect(resolve_backend(config.tracking.uri, home()))

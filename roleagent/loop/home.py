@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from roleagent.config import StorageConfig
-from roleagent.home import home
+from roleagent.home import home, writable_home
 
-__all__ = ["bank_folder", "home", "reports_folder", "run_note", "store_uri"]
+__all__ = ["bank_folder", "home", "reports_folder", "run_note", "store_uri", "writable_home"]
 
 
 def store_uri(config: StorageConfig) -> str:

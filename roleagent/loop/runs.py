@@ -22,10 +22,12 @@ from roleagent.loop.events import listener
 from roleagent.loop.worker import Worker, get_worker
 from roleagent.storage import MissingObjectError, RunStore, open_store
 from roleagent.storage.manifest import check_run_id
+from roleagent.tracking.redaction import flatten
 from roleagent.types import Split
 
 STATUS = "status.json"
 TRACKING = "tracking.json"
+_TOLD = 3  # keys that differ: how many are named
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,18 +45,42 @@ class RunHandle:
 
 def open_run(config: TrainConfig, run_id: str = "") -> RunHandle:
     """Return the run `run_id` if it exists, else begin one (with a new id if none is given)."""
-    if run_id:
-        path = home.run_note(check_run_id(run_id))
-        if path.is_file():
-            return _handle(path)
-    uri, endpoint = home.store_uri(config.storage), config.storage.endpoint_url
-    store = RunStore(open_store(uri, endpoint))
-    if run_id in store.list_runs() if run_id else False:
-        return _remember(RunHandle(run_id, uri, endpoint))
+    found = existing_run(config, run_id)
+    if found is not None:
+        return _remember(found)
     check(config)
+    uri, endpoint = home.store_uri(config.storage), config.storage.endpoint_url
     handle = RunHandle(run_id or new_run_id(config.name), uri, endpoint)
-    store.create(handle.run_id, config.model_dump_json(indent=1))
+    RunStore(open_store(uri, endpoint)).create(handle.run_id, config.model_dump_json(indent=1))
     return _remember(handle)
+
+
+def existing_run(config: TrainConfig, run_id: str) -> RunHandle | None:
+    """Return the run `run_id` that this machine knows, or that the configured store has; None if there is none."""
+    if not run_id:
+        return None
+    path = home.run_note(check_run_id(run_id))
+    if path.is_file():
+        return _handle(path)
+    handle = RunHandle(run_id, home.store_uri(config.storage), config.storage.endpoint_url)
+    return handle if RunStore(open_store(handle.store_uri, handle.endpoint_url)).has(run_id) else None
+
+
+def check_same(handle: RunHandle, config: TrainConfig) -> None:
+    """Check that a run that is asked for again is asked for with the configuration that it keeps.
+
+    Raises:
+        ConfigError: it has another one; the keys that differ are named.
+    """
+    own, asked = (flatten(found.model_dump(mode="json")) for found in (handle.worker().config, config))
+    names = [key for key in {**own, **asked} if own.get(key, "") != asked.get(key, "")]
+    if names:
+        told = ", ".join(f"{key} is {own.get(key) or 'empty'} there" for key in names[:_TOLD])
+        more = f", and {len(names) - _TOLD} more differ" if len(names) > _TOLD else ""
+        raise ConfigError(
+            f"run {handle.run_id} exists with another configuration ({told}{more}); go on with it as it is: "
+            f"roleagent resume {handle.run_id}; or begin another one: give another --run-id"
+        )
 
 
 def check(config: TrainConfig) -> None:
@@ -64,12 +90,14 @@ def check(config: TrainConfig) -> None:
         ConfigError: the environment, its options or the estimator are unknown, or a split has fewer tasks than needed.
         PolicyError: the policy's folder does not exist.
         BankError: the embedding model's folder or package does not exist.
+        StorageError: the home folder or the store cannot be written.
     """
     from roleagent.agent_in_world.embedding import find_embedding_model
     from roleagent.environments.registry import make_environment
     from roleagent.learning.scoring import make_estimator
     from roleagent.policy.model import find_model
 
+    home.writable_home()
     make_estimator(config)
     if not config.policy.model.startswith("s3://"):
         find_model(config.policy.model)
@@ -84,6 +112,7 @@ def check(config: TrainConfig) -> None:
         there = len(environment.tasks(split))
         if needed > there:
             raise ConfigError(f"{key} is {needed}, but {config.environment.name} has {there} {split} tasks")
+    open_store(home.store_uri(config.storage), config.storage.endpoint_url).check_writable()
 
 
 def new_run_id(name: str) -> str:
@@ -215,6 +244,17 @@ def training_process(worker: Worker) -> int:
     status = read_status(worker)
     here = status["status"] == "running" and status["host"] == socket.gethostname()
     return int(status["pid"]) if here else 0
+
+
+def check_idle(handle: RunHandle) -> None:
+    """Check that no process of this machine trains the run.
+
+    Raises:
+        ConfigError: one does; its id is told.
+    """
+    busy = training_process(handle.worker())
+    if busy:
+        raise ConfigError(f"run {handle.run_id} is being trained by process {busy} of this machine; stop it first")
 
 
 def mlflow_place(worker: Worker) -> dict[str, str]:

@@ -37,6 +37,8 @@ _MEND = {
     errno.EACCES: "permission denied: make the folder writable, or set storage.uri to another one",
     errno.EPERM: "the file system does not allow it: set storage.uri to another folder",
     errno.EROFS: "the file system is read-only: set storage.uri to another folder",
+    errno.ENOTDIR: "a part of the path is not a folder: set storage.uri to another one",
+    errno.ENAMETOOLONG: "the name is too long: set storage.uri to another folder",
 }
 
 
@@ -53,6 +55,16 @@ class LocalStore:
             self._made = self.root.is_dir()
             if self.root.exists() and not self._made:
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+
+    def check_writable(self) -> None:
+        """Make the folder, write a file into it, and remove the file."""
+        with self._explained("write", ""):
+            self._make(self.root)
+            temporary = self.root / f".{secrets.token_hex(8)}.tmp"
+            try:
+                temporary.touch(exist_ok=False)
+            finally:
+                temporary.unlink(missing_ok=True)
 
     def put(self, key: str, data: bytes, *, if_absent: bool = False) -> None:
         """Write an object whole; see `ObjectStore.put`."""
@@ -144,10 +156,7 @@ class LocalStore:
     def _write(self, key: str, fill: Callable[[BinaryIO], None], *, if_absent: bool) -> None:
         target = self._path(key)
         with self._explained("write", key):
-            if self._made and not self.root.is_dir():
-                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-            made = _make_folders(target.parent)
-            self._made = True
+            made = self._make(target.parent)
             temporary = target.with_name(f".{target.name[:80]}.{secrets.token_hex(8)}.tmp")
             try:
                 with temporary.open("xb") as file:
@@ -164,6 +173,19 @@ class LocalStore:
                 temporary.unlink(missing_ok=True)
             for folder in (target.parent, *made):
                 _flush_folder(folder)
+
+    def _make(self, folder: Path) -> tuple[Path, ...]:
+        """Make a folder of the store, and the store's own at the first write; see `_make_folders`."""
+        if self._made and not self.root.is_dir():
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        try:
+            changed = tuple(_make_folders(folder))
+        except FileNotFoundError as error:  # some file systems, as /proc, take no folders
+            raise StorageError(
+                f"cannot write {self.root}: no folder can be made there: set storage.uri to another one"
+            ) from error
+        self._made = True
+        return changed
 
     @contextmanager
     def _explained(self, verb: str, key: str) -> Iterator[None]:

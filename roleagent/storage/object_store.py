@@ -54,6 +54,9 @@ class ObjectExistsError(CommitConflict):
 class ObjectStore(Protocol):
     """A flat store of named bytes. Every method raises `StorageError` with one line when it fails."""
 
+    def check_writable(self) -> None:
+        """Find out whether objects can be written, without leaving one; a folder is made."""
+
     def put(self, key: str, data: bytes, *, if_absent: bool = False) -> None:
         """Write an object whole. With `if_absent`, raise `ObjectExistsError` if the key is taken (atomic)."""
 

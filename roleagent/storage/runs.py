@@ -81,9 +81,13 @@ class RunStore:
                 f"run {run_id} exists already in {self.store.uri()}: resume it, or start one with another run id"
             ) from error
 
+    def has(self, run_id: str) -> bool:
+        """Return whether there is a run with this id."""
+        return self.store.exists(run_key(run_id, _CONFIG))
+
     def list_runs(self) -> list[str]:
         """Return the ids of all runs, sorted."""
-        return [name for name in self.store.folders("runs") if self.store.exists(run_key(name, _CONFIG))]
+        return [name for name in self.store.folders("runs") if self.has(name)]
 
     def config(self, run_id: str) -> str:
         """Return the config that the run was created with, as JSON."""

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import datetime
 import hashlib
+import os
 import re
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -43,6 +44,10 @@ _MISSING = {"404", "NoSuchKey", "NotFound"}
 _TAKEN = {"409", "412", "ConditionalRequestConflict", "PreconditionFailed"}
 _BUSY = {"500", "503", "InternalError", "RequestTimeout", "ServiceUnavailable", "SlowDown"}
 _REFUSED = {"401", "403", "AccessDenied", "ExpiredToken", "InvalidAccessKeyId", "InvalidToken", "SignatureDoesNotMatch"}
+_LOOPBACK = {"127.0.0.1", "::1", "localhost"}
+_SETTING = "storage.endpoint_url"
+#: Where botocore looks for an endpoint, in its order; a profile comes last.
+_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 _CREDENTIALS = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile"
 
 
@@ -72,7 +77,7 @@ class S3Store:
             raise StorageError(f"'{bucket}' is no S3 bucket name: write storage.uri as s3://bucket/prefix")
         self.bucket = bucket
         self.prefix = check_prefix(prefix.strip("/"))
-        self.endpoint = _without_userinfo(endpoint_url)
+        given = _without_userinfo(endpoint_url)
         config = Config(
             connect_timeout=connect_timeout,
             read_timeout=read_timeout,
@@ -88,11 +93,24 @@ class S3Store:
         )
         try:
             # A session of its own: the default one would keep credentials of earlier stores in the process.
-            self._client: Any = boto3.session.Session().client("s3", endpoint_url=self.endpoint or None, config=config)
+            self._client: Any = boto3.session.Session().client("s3", endpoint_url=given or None, config=config)
         except (BotoCoreError, ValueError) as error:
             raise StorageError(
-                f"cannot use S3 endpoint '{self.endpoint or 'default'}': {_one_line(error)}; check storage.endpoint_url"
+                f"cannot use S3 endpoint '{given or 'default'}': {_one_line(error)}; check {_source(given)}"
             ) from error
+        #: the address that is really asked, without credentials
+        self.endpoint = _without_userinfo(self._client.meta.endpoint_url)
+        self._source = _source(given)
+        if not self._source and "amazonaws.com" not in self.endpoint:
+            self._source = "endpoint_url in the AWS profile"
+
+    def check_writable(self) -> None:
+        """Begin an upload and give it up: it needs the right to write, and leaves nothing to be seen."""
+        key = self._key(f"probe-{secrets.token_hex(8)}")
+        with self._explained("write", ""):
+            upload = self._client.create_multipart_upload(Bucket=self.bucket, Key=key)["UploadId"]
+        with suppress(ClientError):  # a bucket policy may forbid it; what is left is swept away later
+            self._client.abort_multipart_upload(Bucket=self.bucket, Key=key, UploadId=upload)
 
     def put(self, key: str, data: bytes, *, if_absent: bool = False) -> None:
         """Write an object whole; see `ObjectStore.put`.
@@ -224,7 +242,7 @@ class S3Store:
             while isinstance(cause, Boto3Error):  # transfers wrap the reason in errors of their own
                 cause = getattr(cause, "last_exception", None) or cause.__cause__ or cause.__context__
             path = "/".join(part for part in (self.prefix, key) if part)
-            where = f"s3://{self.bucket}/{path} at {self.endpoint or 'the default S3 endpoint'}"
+            where = f"s3://{self.bucket}/{path} at {self.endpoint}"
             raise self._translate(cause or error, f"cannot {verb} {where}") from error
 
     def _translate(self, cause: BaseException, what: str) -> StorageError:
@@ -243,10 +261,24 @@ class S3Store:
             kind = UnreachableStoreError if code in _BUSY else StorageError
             return kind(f"{what}: the service answered {code}; try again, or look at its log")
         if isinstance(cause, BotoCoreError):
-            return UnreachableStoreError(
-                f"{what}: no answer ({type(cause).__name__}): is the server running, and is storage.endpoint_url right?"
-            )
+            return UnreachableStoreError(f"{what}: no answer ({type(cause).__name__}): {self._no_answer()}")
         return StorageError(f"{what}: {_one_line(cause)}")
+
+    def _no_answer(self) -> str:
+        if not self._source:
+            return "check the network, or set storage.endpoint_url to another S3 service"
+        here = urlsplit(self.endpoint).hostname in _LOOPBACK
+        start = " (`make up` starts the one of the local stack)" if here else ""
+        return f"is the server running{start}, and is {self._source} right?"
+
+
+def _source(endpoint_url: str) -> str:
+    """Return what an endpoint was set by: the setting, a variable or a profile; "" for the one of AWS."""
+    if endpoint_url:
+        return _SETTING
+    if os.environ.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "").lower() == "true":
+        return ""
+    return next((name for name in _VARIABLES if os.environ.get(name)), "")
 
 
 def _without_userinfo(url: str) -> str:

@@ -286,6 +286,7 @@ def test_a_damaged_status_is_unknown_and_loses_nothing(make_run: MakeRun, text: 
         ),
         ("evaluation.final_tasks=17", ConfigError, "evaluation.final_tasks is 17, but household has 16 heldout tasks"),
         ("policy.model=/nowhere/at/all", PolicyError, "/nowhere/at/all does not exist"),
+        ("storage.uri=/proc/nope", StorageError, "cannot write /proc/nope: no folder can be made there"),
     ],
 )
 def test_what_would_stop_a_run_is_found_before_it_begins(
@@ -297,6 +298,25 @@ def test_what_would_stop_a_run_is_found_before_it_begins(
     with pytest.raises(error, match=re.escape(told)):
         runs.open_run(config)
     assert not list(places.home().rglob("*.json"))
+
+
+def test_a_home_that_cannot_be_written_is_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Not as a wrong storage.uri, which nobody has set.
+    monkeypatch.setenv("ROLEAGENT_HOME", "/proc/nope")
+    with pytest.raises(StorageError, match="set ROLEAGENT_HOME to a writable folder"):
+        runs.check(load_config("smoke"))
+
+
+def test_a_bad_store_is_found_before_prefect_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    from flows import launch
+
+    def never() -> None:
+        raise AssertionError("Prefect was started")
+
+    monkeypatch.setattr(launch, "prefect_server", never)
+    for run_id in ("", "mine"):
+        with pytest.raises(StorageError, match="no folder can be made there"):
+            launch.train(load_config("smoke", ["storage.uri=/proc/nope"]), run_id)
 
 
 def test_a_policy_in_s3_is_not_looked_for_on_disk(tmp_path: Path) -> None:

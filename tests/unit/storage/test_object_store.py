@@ -48,6 +48,15 @@ def test_if_absent_keeps_the_first(store: ObjectStore) -> None:
     assert store.get("once") == b"first"
 
 
+def test_a_check_for_writing_leaves_nothing(store: ObjectStore) -> None:
+    store.check_writable()
+    assert store.list() == []
+    assert store.sweep(older_than_seconds=0) == 0
+    store.put("a", b"x")
+    store.check_writable()
+    assert store.list() == [("a", 1)]
+
+
 def test_list_is_by_folder_and_sorted(store: ObjectStore) -> None:
     for key, size in (("runs/b/x", 3), ("runs/a/x", 1), ("runs/a1/x", 2), ("runs/a/y/z", 4)):
         store.put(key, b"." * size)
@@ -132,6 +141,24 @@ def test_folder_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(StorageError, match="cannot open"):
         open_store(str(tmp_path / "file"))
+
+
+@pytest.mark.parametrize(
+    ("place", "told"),
+    [
+        ("/proc/nope", "cannot write /proc/nope: no folder can be made there: set storage.uri to another one"),
+        ("{file}/store", "a part of the path is not a folder: set storage.uri to another one"),
+        ("{file}", "a part of the path is not a folder: set storage.uri to another one"),
+        ("/tmp/" + "x" * 300, "the name is too long: set storage.uri to another folder"),
+    ],
+)
+def test_a_folder_that_takes_nothing_is_told_with_a_remedy(tmp_path: Path, place: str, told: str) -> None:
+    (tmp_path / "file").write_text("x", encoding="utf-8")
+    for act in (lambda store: store.check_writable(), lambda store: store.put("a", b"x")):
+        with pytest.raises(StorageError) as caught:
+            act(open_store(place.format(file=tmp_path / "file")))
+        assert told in str(caught.value)
+        assert not isinstance(caught.value, MissingObjectError)
 
 
 def test_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,6 +78,52 @@ def test_password_in_the_endpoint_is_not_shown(aws: None) -> None:
     assert "127.0.0.1:9" in str(caught.value)
 
 
+_START = r"is the server running \(`make up` starts the one of the local stack\), and is "
+
+
+@pytest.mark.parametrize(
+    ("variables", "setting", "told"),
+    [
+        ({"AWS_ENDPOINT_URL_S3": "http://user:hunter2@127.0.0.1:9"}, "", _START + "AWS_ENDPOINT_URL_S3 right"),
+        ({"AWS_ENDPOINT_URL": "http://127.0.0.1:9"}, "", _START + "AWS_ENDPOINT_URL right"),
+        ({"AWS_ENDPOINT_URL_S3": "http://127.0.0.1:7"}, "http://127.0.0.1:9", _START + "storage.endpoint_url right"),
+        ({"AWS_CONFIG_FILE": "{profile}"}, "", _START + "endpoint_url in the AWS profile right"),
+    ],
+    ids=["variable for s3", "variable for all", "setting", "profile"],
+)
+def test_who_does_not_answer_is_named_with_what_named_it(
+    aws: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, variables: dict[str, str], setting: str, told: str
+) -> None:
+    (tmp_path / "config").write_text("[default]\nendpoint_url = http://127.0.0.1:9\n", encoding="utf-8")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value.format(profile=tmp_path / "config"))
+    store = S3Store("unit-tests", endpoint_url=setting, connect_timeout=1, attempts=1)
+    with pytest.raises(StorageError, match=f"at http://127.0.0.1:9: no answer .*{told}") as caught:
+        store.check_writable()
+    assert "hunter2" not in str(caught.value)
+
+
+def test_aws_itself_that_does_not_answer(aws: None) -> None:
+    from botocore.exceptions import EndpointConnectionError
+
+    store = S3Store("unit-tests")
+    error = store._translate(EndpointConnectionError(endpoint_url=store.endpoint), "cannot write")
+    assert store.endpoint == "https://s3.amazonaws.com"
+    assert "check the network" in str(error)
+    assert "make up" not in str(error)
+
+
+def test_a_bucket_that_may_not_be_written_is_found(s3_store: S3Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    from botocore.exceptions import ClientError
+
+    def refuse(name: str, args: object) -> object:
+        raise ClientError({"Error": {"Code": "AccessDenied"}}, name)
+
+    monkeypatch.setattr(s3_store._client, "_make_api_call", refuse)
+    with pytest.raises(StorageError, match=r"cannot write s3://unit-tests.*credentials were refused"):
+        s3_store.check_writable()
+
+
 def test_an_endpoint_that_is_none(aws: None) -> None:
     with pytest.raises(StorageError, match="endpoint_url"):
         open_store("s3://unit-tests", "not a url")
