@@ -96,16 +96,24 @@ def _whole(
 def train(
     preset: Preset = "quickstart",
     overrides: Overrides = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of every random draw.")] = None,
-    run_id: Annotated[str, typer.Option(help="Id of the new run; empty for a fresh one.")] = "",
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of every random draw.")] = None,
+    run_id: Annotated[
+        str, typer.Option(help="Id of the new run; empty for a fresh one. To go on with a run: `roleagent resume`.")
+    ] = "",
 ) -> None:
     """Train a policy."""
     from roleagent.config import load_config
+    from roleagent.loop import runs
 
     changes = list(overrides or [])
     if seed is not None:
         changes.append(f"seed={seed}")
-    _train(load_config(preset, changes), run_id)
+    config = load_config(preset, changes)
+    found = runs.existing_run(config, run_id)
+    if found is not None:
+        runs.check_same(found, config)
+        runs.check_idle(found)
+    _train(config, run_id)
 
 
 @app.command()
@@ -114,11 +122,8 @@ def resume(run: RunArgument = "latest") -> None:
     from roleagent.loop import runs
 
     handle = runs.find_run(run)
-    worker = handle.worker()
-    busy = runs.training_process(worker)
-    if busy:
-        raise ConfigError(f"run {handle.run_id} is being trained by process {busy} of this machine; stop it first")
-    _train(worker.config, handle.run_id)
+    runs.check_idle(handle)
+    _train(handle.worker().config, handle.run_id)
 
 
 @app.command()
@@ -172,7 +177,7 @@ def evaluate(
     temperature: Annotated[
         float | None, typer.Option(min=0, max=5, help="Sampling temperature, 0 for greedy; the run's by default.")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of the sampling; the run's by default.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of the sampling; the run's by default.")] = None,
     preset: Annotated[
         str | None, typer.Option("--preset", "-p", help="Evaluate this preset's model, not a run.")
     ] = None,
@@ -282,7 +287,7 @@ def play(
     preset: Preset = "quickstart",
     overrides: Overrides = None,
     temperature: Annotated[float, typer.Option(min=0.01, help="Sampling temperature of the policy.")] = 0.4,
-    seed: Annotated[int, typer.Option(help="Seed of the policy's sampling.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the policy's sampling.")] = 0,
 ) -> None:
     """Play a task yourself, or watch a policy play one, its predictions beside what happened."""
     from roleagent.config import load_config
@@ -357,7 +362,7 @@ def pretrain(
         "build/pretrain"
     ),
     steps: Annotated[int | None, typer.Option(min=1, help="Optimizer steps; the recipe's by default.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of weights and corpus.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of weights and corpus.")] = 0,
     recipe: Annotated[str, typer.Option(help="quickstart (household) or alfworld.")] = "quickstart",
 ) -> None:
     """Train a small policy from scratch on expert play, in both roles. Goes on if interrupted."""

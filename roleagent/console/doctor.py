@@ -24,12 +24,18 @@ _MEMORY_GB = 3.0
 _NAME_WIDTH = 18
 
 
+class _WaitsError(Exception):
+    """A check cannot be made until what another one found is mended: it counts once."""
+
+
 def examine(console: Console) -> bool:
     """Print one line a check, as soon as it is done; return whether all passed."""
     failed = 0
     for name, check in _CHECKS:
         try:
             told, state = check(), "[green]ok[/]"
+        except _WaitsError as error:
+            told, state = str(error), "[yellow]-[/]"
         except (RoleAgentError, OSError, ImportError) as error:
             failed += 1
             told, state = " ".join(str(error).split()), "[red]x[/]"
@@ -89,13 +95,7 @@ def _embedding() -> str:
 
 
 def _home() -> str:
-    folder = home.home()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RoleAgentError(f"cannot make {folder}: {error.strerror}; set ROLEAGENT_HOME to a folder") from error
-    if not os.access(folder, os.W_OK):
-        raise RoleAgentError(f"{folder} is not writable; set ROLEAGENT_HOME to a folder that is")
+    folder = home.writable_home()
     free = shutil.disk_usage(folder).free / 1e9
     if free < _FREE_GB:
         raise RoleAgentError(f"{folder} has {free:.1f} GB free; a run needs {_FREE_GB:.0f} GB")
@@ -125,6 +125,11 @@ def _mlflow() -> str:
     from roleagent.tracking.backend import connect, resolve_backend
 
     backend = resolve_backend("", home.home())
+    if not os.environ.get("MLFLOW_TRACKING_URI"):
+        try:
+            home.writable_home()
+        except RoleAgentError as error:
+            raise _WaitsError("its database is kept in the home folder: mend that first") from error
     connect(backend)
     return backend.shown
 

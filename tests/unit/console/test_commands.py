@@ -18,6 +18,7 @@ from roleagent import cli
 from roleagent.config import TrainConfig, load_config
 from roleagent.console.show import print_json
 from roleagent.errors import ConfigError, RoleAgentError
+from roleagent.loop import runs
 
 COMMANDS = ("train", "resume", "ablate", "evaluate", "play", "doctor", "pretrain", "runs", "bank", "config")
 
@@ -52,7 +53,8 @@ def test_a_group_without_command_shows_its_help(group: list[str], capsys: pytest
         (["play", "--temperature", "0"], "invalid value for '--temperature'"),
         (["train", "--preset", "nope"], "no preset 'nope'"),
         (["train", "--set", "seed"], "override 'seed' must look like section.key=value"),
-        (["train", "--seed", "-1"], "--set: seed: input should be greater than or equal to 0"),
+        (["train", "--seed", "-1"], "invalid value for '--seed'"),
+        (["evaluate", "--seed", "-1"], "invalid value for '--seed'"),
         (["config", "show", "--set", "a=1"], "--set: a: unknown key"),
         (["ablate", "--variants", "ful"], "no variant 'ful'; did you mean 'full'?"),
         (["ablate", "--seeds", "0"], "--seeds 0: must be from 1"),
@@ -111,6 +113,27 @@ def test_train_gives_the_flow_what_was_asked_for(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(cli, "_train", lambda config, run_id: seen.append((config, run_id)))
     cli.run(["train", "-p", "smoke", "-s", "iterations=2", "--seed", "7", "--run-id", "mine"])
     assert seen == [(load_config("smoke", ["iterations=2", "seed=7"]), "mine")]
+
+
+def test_train_refuses_a_run_that_has_another_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[str] = []
+    monkeypatch.setattr(cli, "_train", lambda config, run_id: started.append(run_id))
+    runs.open_run(load_config("smoke"), "mine")
+    wanted = ["train", "-p", "smoke", "--run-id", "mine"]
+    cli.run(wanted)  # the same command goes on
+    assert started == ["mine"]
+    with pytest.raises(ConfigError) as error:
+        cli.run([*wanted, "--seed", "3", "-s", "policy.dtype=bfloat16"])
+    assert str(error.value) == (
+        "run mine exists with another configuration (seed is 0 there, policy.dtype is float32 there); "
+        "go on with it as it is: roleagent resume mine; or begin another one: give another --run-id"
+    )
+    with pytest.raises(ConfigError, match=r"and \d+ more differ"):
+        cli.run(["train", "-p", "quickstart", "--run-id", "mine"])
+    runs.write_status(runs.find_run("mine").worker(), "running")
+    with pytest.raises(ConfigError, match="run mine is being trained by process"):
+        cli.run(wanted)
+    assert started == ["mine"]
 
 
 def test_json_is_written_with_its_unicode_escaped(capsys: pytest.CaptureFixture[str]) -> None:

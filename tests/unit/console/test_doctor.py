@@ -48,7 +48,19 @@ def test_a_home_that_cannot_be_made(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     monkeypatch.setenv("ROLEAGENT_HOME", str(tmp_path / "file" / "home"))
     fine, text = examine(monkeypatch, "home folder")
     assert not fine
-    assert "set ROLEAGENT_HOME to a folder" in text
+    assert "set ROLEAGENT_HOME to a writable folder" in text
+
+
+def test_what_a_home_that_cannot_be_made_stops_as_well_is_not_counted_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("ROLEAGENT_HOME", str(tmp_path / "file" / "home"))
+    fine, text = examine(monkeypatch, "home folder", "MLflow")
+    assert not fine
+    assert "- MLflow its database is kept in the home folder: mend that first" in text
+    assert text.endswith("1 of 2 things need mending.")
 
 
 @pytest.mark.parametrize(("name", "value"), [("_FREE_GB", "_free"), ("_MEMORY_GB", "_memory")])
