@@ -17,7 +17,7 @@ from pathlib import Path
 from roleagent.ablation.events import ablation_listener
 from roleagent.ablation.machine import Slots
 from roleagent.ablation.plan import Member, Plan
-from roleagent.errors import RoleAgentError
+from roleagent.errors import RoleAgentError, shortened
 
 _PATIENCE_SECONDS = 20.0  # for a run that was told to end
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
@@ -116,7 +116,7 @@ class Members:
         if status < 0:
             return MemberLost(f"its process was ended by {_signal(-status)}")
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines() or [f"it ended with status {status}"]
-        return MemberFailed(lines[-1].removeprefix("error: ")[:_REASON])
+        return MemberFailed(shortened(lines[-1].removeprefix("error: "), _REASON))
 
 
 def _signal(number: int) -> str:

@@ -37,3 +37,25 @@ class BankError(RoleAgentError):
 
 class TrackingError(RoleAgentError):
     """The experiment tracker does not answer, or refuses a record."""
+
+
+def shortened(text: str, limit: int) -> str:
+    """Fold a text into one line of at most `limit` characters, cut after a sentence, or else between two words."""
+    line = " ".join(text.split())
+    if len(line) <= limit:
+        return line
+    kept = line[: limit - len(" ...") + 1]  # a space at its end is where it may be cut
+    sentence, space = kept.rfind(". ") + 1, kept.rfind(" ")
+    end = sentence if sentence > limit // 2 else space
+    return f"{kept[:end].rstrip(' ,;:')} ..." if end > 0 else f"{kept[:-1]} ..."
+
+
+def innermost(error: BaseException) -> str:
+    """Return in one line what the first error of a chain says: libraries wrap a plain reason in errors of their own."""
+    while True:
+        before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+        if before is None:
+            break
+        error = before
+    said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return " ".join(str(said).split()) or type(error).__name__

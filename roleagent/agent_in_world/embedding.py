@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from roleagent.errors import BankError
+from roleagent.errors import BankError, shortened
 
 if TYPE_CHECKING:
     from torch import nn
@@ -73,7 +73,7 @@ class TextEmbedder:
             with _quiet_loading():
                 model: Any = AutoModel.from_pretrained(source, dtype="float32")
         except (OSError, ValueError) as error:
-            reason = " ".join(str(error).split())[:200]
+            reason = shortened(str(error), 200)
             raise BankError(f"cannot load the embedding model {spec}: {reason}") from error
         self._model: nn.Module = model.eval().requires_grad_(False)
         self._max_tokens = _max_tokens(source, self._tokenizer, model)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from roleagent.agent_in_world.chroma_index import PAGE, ChromaIndex, damage_errors, database_errors
 from roleagent.agent_in_world.folder_lock import FolderLock
 from roleagent.agent_in_world.records import BankRecord, Catalogue, Neighbour, ReconcileReport
-from roleagent.errors import BankError
+from roleagent.errors import BankError, shortened
 from roleagent.types import Diagnosis, DiagnosisStatus
 
 if TYPE_CHECKING:
@@ -261,7 +261,7 @@ class FailureBank:
             self._catalogue.put(self._index.records())
             self._match_patterns()
         except damage_errors() as error:
-            self._unreadable = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+            self._unreadable = shortened(f"{type(error).__name__}: {error}", 200)
 
     def _match_patterns(self) -> None:
         """Drop patterns that a kill left without records; a record without its pattern is damage."""
@@ -307,7 +307,7 @@ class FailureBank:
         try:
             yield
         except database_errors() as error:
-            reason = " ".join(str(error).split())[:200]
+            reason = shortened(str(error), 200)
             raise BankError(
                 f"cannot {what} the failure bank in {self._folder}: {reason}; "
                 "free disk space, or build it anew with `roleagent bank rebuild`"

@@ -83,6 +83,7 @@ def evaluate_run(
     With the run's own temperature and seed this repeats the run's evaluation: same tasks, same random streams.
     """
     version = committed_version(worker, iteration)
+    _count(worker.environment.tasks("heldout"), tasks)  # loading a model takes longer
     return _evaluate(_Subject.of(worker, worker.engine(version), version), tasks, temperature, seed)
 
 
@@ -114,6 +115,7 @@ def evaluate_model(
         return make_environment(config.environment.name, **config.environment.options)
 
     pool = make().tasks("heldout")
+    _count(pool, tasks)
     policy = load_policy(config.policy.model, config.policy.dtype, config.policy.device)
     subject = _Subject(config.policy.model, config, 0, make_engine(policy), policy.tokenizer, make, pool)
     return _evaluate(subject, tasks, temperature, seed)
@@ -144,9 +146,7 @@ def _evaluate(subject: _Subject, tasks: int | None, temperature: float | None, s
     from roleagent.rollout.settings import settings_from_config
 
     pool, config = subject.pool, subject.config
-    count = min(_TASKS, len(pool)) if tasks is None else tasks
-    if count > len(pool):
-        raise ConfigError(f"{count} held-out tasks were asked for; the environment has {len(pool)}")
+    count = _count(pool, tasks)
     heat = config.evaluation.temperature if temperature is None else temperature
     number = config.seed if seed is None else seed
     listener().phase_started(subject.version, "evaluate")
@@ -173,3 +173,13 @@ def _evaluate(subject: _Subject, tasks: int | None, temperature: float | None, s
         {name: success_rate(sum(wins), len(wins)) for name, wins in sorted(grouped.items())},
         tuple(trajectories),
     )
+
+
+def _count(pool: Sequence[Task], tasks: int | None) -> int:
+    """Return how many held-out tasks are played; ConfigError if there are not as many."""
+    count = min(_TASKS, len(pool)) if tasks is None else tasks
+    if count > len(pool):
+        raise ConfigError(
+            f"{count} held-out tasks were asked for; the environment has {len(pool)}: use --tasks {len(pool)}"
+        )
+    return count

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from roleagent.config import TrainConfig
-from roleagent.errors import CommitConflict, ConfigError, RoleAgentError, StorageError
+from roleagent.errors import CommitConflict, ConfigError, RoleAgentError, StorageError, shortened
 from roleagent.json_text import read_json_text
 from roleagent.loop import home
 from roleagent.loop.events import listener
@@ -211,14 +211,14 @@ def _warm_up(worker: Worker) -> None:
 
 def write_status(worker: Worker, status: str, reason: str = "") -> None:
     """Write the run's status object."""
-    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    worker.store.write(
-        worker.run_id,
-        STATUS,
-        json.dumps(
-            {"status": status, "reason": reason[:500], "at": now, "pid": os.getpid(), "host": socket.gethostname()}
-        ).encode(),
-    )
+    value = {
+        "status": status,
+        "reason": shortened(reason, 500),
+        "at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "pid": os.getpid(),
+        "host": socket.gethostname(),
+    }
+    worker.store.write(worker.run_id, STATUS, json.dumps(value).encode())
 
 
 def read_status(worker: Worker) -> dict[str, str]:

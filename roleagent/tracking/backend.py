@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from roleagent.errors import TrackingError
+from roleagent.errors import TrackingError, shortened
 from roleagent.tracking.database import PREFIX, database_address, database_path, prepare_database
 from roleagent.tracking.redaction import redact
 
@@ -33,6 +33,12 @@ _ENVIRONMENT = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
 }
 _PROBE_SECONDS = 5.0
+_REASON = 300  # characters
+_INCOMPLETE = "; if it was left incomplete, move the file away: resumed runs fill a new one from their commits"
+_ELSEWHERE = (
+    "; set tracking.uri or MLFLOW_TRACKING_URI to http(s)://host:port or sqlite:///path/to/mlflow.db, or leave both "
+    "empty for a database in the home folder"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +94,8 @@ def connect(backend: Backend) -> MlflowClient:
     for name in ("mlflow", "alembic"):
         logging.getLogger(name).setLevel(logging.WARNING)
     there = backend.uri.startswith(PREFIX) and database_path(backend.uri).is_file()
-    mend = "; if it was left incomplete, move the file away: resumed runs fill a new one from their commits"
-    with guard(f"open {backend.shown}", mend if there else ""):
+    mend = _INCOMPLETE if there else _ELSEWHERE
+    with guard(f"open {backend.shown}", mend):
         prepare_database(backend.uri)
         return MlflowClient(tracking_uri=backend.uri, registry_uri=backend.uri)
 
@@ -104,7 +110,7 @@ def guard(action: str, mend: str = "") -> Iterator[None]:
     try:
         yield
     except (MlflowException, requests.RequestException, SQLAlchemyError, OSError) as error:
-        reason = " ".join(redact(str(error)).partition("[SQL:")[0].split())[:300]
+        reason = shortened(redact(str(error)).partition("[SQL:")[0].rstrip(". "), _REASON)
         raise TrackingError(f"MLflow could not {action}: {reason}{mend}") from error
 
 

@@ -14,6 +14,7 @@ from roleagent.loop import evaluating, promotion, runs
 from roleagent.loop.evaluating import Evaluation, committed_version
 from roleagent.loop.statistics import success_rate
 from roleagent.loop.worker import Worker
+from roleagent.policy import model
 from roleagent.rollout import loop as rollout
 from roleagent.tracking import tracker as tracking
 from roleagent.tracking.registry import ModelVersion
@@ -161,9 +162,17 @@ def test_evaluation_plays_what_is_asked_for_or_all_there_are(
     assert counts == [played]
 
 
-def test_evaluation_of_more_tasks_than_there_are_is_refused(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Worker, "engine", lambda *_: SimpleNamespace(max_context=1024))
-    monkeypatch.setattr(Worker, "policy_tokenizer", None)
-    with pytest.raises(ConfigError, match="17 held-out tasks were asked for; the environment has 16"):
+def test_more_tasks_than_there_are_are_refused_before_a_model_is_loaded(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: Any, **__: Any) -> None:
+        raise AssertionError("a model was loaded")
+
+    monkeypatch.setattr(Worker, "engine", never)
+    monkeypatch.setattr(model, "load_policy", never)
+    told = "17 held-out tasks were asked for; the environment has 16: use --tasks 16"
+    with pytest.raises(ConfigError, match=told):
         evaluating.evaluate_run(make_run([{}]), tasks=17)
+    with pytest.raises(ConfigError, match=told):
+        evaluating.evaluate_model(load_config("smoke"), tasks=17)
     assert runs.read_status(runs.find_run("a-run").worker())["status"] == "new"

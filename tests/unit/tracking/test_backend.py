@@ -42,6 +42,14 @@ def test_a_folder_is_refused(tmp_path: Path) -> None:
         resolve_backend(str(tmp_path), tmp_path)
 
 
+def test_an_address_of_no_kind_that_mlflow_knows(tmp_path: Path) -> None:
+    with pytest.raises(TrackingError, match="got unsupported URI 'nonsense://x'") as caught:
+        connect(resolve_backend("nonsense://x", tmp_path))
+    reason, _, mend = str(caught.value).partition(" ...; ")
+    assert reason.endswith(".")  # the last sentence is whole
+    assert mend.startswith("set tracking.uri or MLFLOW_TRACKING_URI to http(s)://host:port or sqlite:///path")
+
+
 def test_a_dead_server_is_one_line_within_seconds(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound and not listening: the port refuses
