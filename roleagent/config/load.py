@@ -16,6 +16,7 @@ from roleagent.errors import ConfigError
 
 _PRESETS = Path(__file__).parent / "presets"
 _LARGEST_BYTES = 1_000_000
+_ENVIRONMENT = "environment.name"
 
 
 def list_presets() -> list[str]:
@@ -40,6 +41,8 @@ def preset_path(preset: str) -> Path:
 def load_config(preset: str = "quickstart", overrides: Iterable[str] = ()) -> TrainConfig:
     """Build a config from a preset and `section.key=value` overrides (values are read as YAML).
 
+    A preset's `environment.options` are those of its environment: an override of `environment.name` leaves them out.
+
     Raises:
         ConfigError: one line that names the key, its value and what was expected.
     """
@@ -49,6 +52,8 @@ def load_config(preset: str = "quickstart", overrides: Iterable[str] = ()) -> Tr
         raise ConfigError(f"{path} must hold a mapping of configuration keys")
     config = parse_config(values, source=path.name)
     changes = list(overrides)
+    if _another_environment(changes, config.environment.name):
+        values.get("environment", {}).pop("options", None)
     for override in changes:
         _apply(values, override)
     return parse_config(values, source="--set") if changes else config
@@ -69,6 +74,13 @@ def parse_config(values: Mapping[str, Any], source: str = "configuration") -> Tr
             message = f"{message[:1].lower()}{message[1:]} (got {_one_line(_shown(first['input']))[:60]})"
         more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
         raise ConfigError(f"{source}: {key}: {message}{more}") from error
+
+
+def _another_environment(overrides: Iterable[str], name: str) -> bool:
+    named = [
+        text.strip() for key, _, text in (item.partition("=") for item in overrides) if key.strip() == _ENVIRONMENT
+    ]
+    return bool(named) and named[-1] != name
 
 
 def _apply(values: dict[str, Any], override: str) -> None:

@@ -18,6 +18,7 @@ from roleagent.types import Split, Task
 
 GARBAGE = "xyzzy frobnicate 0"
 UNKNOWN_TASK = "no-such-task-000000"
+_TOLD = 10
 _FIRST_COMMANDS = 40  #: at most this many commands of the first state are tried one by one
 
 
@@ -45,13 +46,14 @@ class CheckReport:
         """Raise if there is a finding.
 
         Raises:
-            EnvironmentFault: names the first finding and how many there are.
+            EnvironmentFault: names the findings, ten of them at most.
         """
         if self.findings:
-            first = self.findings[0]
+            told = [f"{number}. {finding.rule}: {finding.detail}" for number, finding in enumerate(self.findings, 1)]
+            more = f"; and {len(told) - _TOLD} more" if len(told) > _TOLD else ""
             raise EnvironmentFault(
-                f"environment {self.environment!r} breaks its contract ({len(self.findings)} findings), "
-                f"first {first.rule}: {first.detail}"
+                f"environment {self.environment!r} breaks its contract: {'; '.join(told[:_TOLD])}{more} "
+                "(docs/environments.md has the rules)"
             )
 
 

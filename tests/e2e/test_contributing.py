@@ -103,7 +103,7 @@ def test_the_checker_passes_it(sources: Path, tmp_path: Path) -> None:
 
 
 def test_a_policy_is_trained_on_it(sources: Path, tmp_path: Path) -> None:
-    changes = [f"environment.name={NAME}", "environment.options={}", "iterations=1"]
+    changes = [f"environment.name={NAME}", "iterations=1"]
     arguments = [part for change in changes for part in ("--set", change)]
     done = command(
         [str(BIN / "roleagent"), "train", "--preset", "smoke", *arguments],

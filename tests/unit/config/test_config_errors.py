@@ -166,6 +166,15 @@ def test_overrides_make_sections_read_values_as_yaml_and_the_last_wins(tmp_path:
     assert load_config(str(path), ["evaluation.every=0"]).evaluation.every == 0
 
 
+def test_options_of_a_presets_environment_stay_with_it() -> None:
+    assert load_config("quickstart").environment.options["level"] == "small"
+    assert load_config("quickstart", ["environment.name=alfworld"]).environment.options == {}
+    given = load_config("quickstart", ["environment.options.heldout=dev", "environment.name= alfworld"])
+    assert given.environment.options == {"heldout": "dev"}
+    same = load_config("quickstart", ["environment.name=household", "environment.options.level=large"])
+    assert same.environment.options == load_config("quickstart").environment.options | {"level": "large"}
+
+
 def test_a_key_without_value_is_emptied() -> None:
     config = load_config("smoke", ["tracking.uri=sqlite:///a.db", "tracking.uri=", "world_in_agent.horizon="])
     assert config.tracking.uri == ""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from roleagent.environments.base import Environment, Observation, Outcome
-from roleagent.environments.checker import CheckReport, check_environment
+from roleagent.environments.checker import CheckReport, Finding, check_environment
 from roleagent.errors import ConfigError, EnvironmentFault
 from roleagent.types import Split, Task
 
@@ -245,6 +245,15 @@ def test_each_fault_is_found(factory: Callable[[], Environment], rule: str) -> N
     assert rule in report.rules
     with pytest.raises(EnvironmentFault, match="breaks its contract"):
         report.raise_for_findings()
+
+
+def test_every_finding_is_told() -> None:
+    two = CheckReport("toy", (Finding("tasks", "none"), Finding("crash", "at 'x'")))
+    with pytest.raises(EnvironmentFault, match=r"'toy' breaks its contract: 1\. tasks: none; 2\. crash: at 'x' \(docs"):
+        two.raise_for_findings()
+    many = CheckReport("toy", tuple(Finding("crash", str(n)) for n in range(12)))
+    with pytest.raises(EnvironmentFault, match=r"; 10\. crash: 9; and 2 more \("):
+        many.raise_for_findings()
 
 
 def test_admissible_commands_are_computed_once_and_only_when_asked_for() -> None:
