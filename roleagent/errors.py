@@ -1,5 +1,11 @@
 """Errors whose message is one line that says what is wrong, where, and how to mend it."""
 
+from __future__ import annotations
+
+import re
+
+_NUMBER = re.compile(r"^\[Errno -?\d+\] ")  # of the operating system: it says nothing that the words do not
+
 
 class RoleAgentError(Exception):
     """Base of every error that a user can mend. The CLI prints it as one line and exits with status 2."""
@@ -58,4 +64,4 @@ def innermost(error: BaseException) -> str:
             break
         error = before
     said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return " ".join(str(said).split()) or type(error).__name__
+    return " ".join(_NUMBER.sub("", str(said)).split()) or type(error).__name__

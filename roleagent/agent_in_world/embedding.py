@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from roleagent import hub
 from roleagent.errors import BankError, shortened
 
 if TYPE_CHECKING:
@@ -141,7 +142,7 @@ def find_embedding_model(spec: str) -> tuple[str, str]:
     """Return (folder or hub id, label) of a spec; nothing is loaded.
 
     Raises:
-        BankError: the folder or the package is not there.
+        BankError: the folder or the package is not there, or the hub has no such model or cannot be asked.
     """
     if not spec.startswith(PACKAGE_PREFIX):
         path = Path(spec)
@@ -149,7 +150,12 @@ def find_embedding_model(spec: str) -> tuple[str, str]:
             raise BankError(
                 f"embedding model folder '{spec}' does not exist; set agent_in_world.embedding_model to one"
             )
-        return (str(path), path.resolve().name) if path.is_dir() else (spec, spec)
+        if path.is_dir():
+            return str(path), path.resolve().name
+        in_the_way = hub.obstacle(spec, "agent_in_world.embedding_model")
+        if in_the_way:
+            raise BankError(in_the_way)
+        return spec, spec
     package = spec.removeprefix(PACKAGE_PREFIX)
     found = importlib.util.find_spec(package) if package.isidentifier() else None
     if found is None or not found.submodule_search_locations:

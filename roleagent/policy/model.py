@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from roleagent import hub
 from roleagent.errors import PolicyError
 from roleagent.policy.packaged import is_compressed, load_packaged, packaged_folder
 from roleagent.policy.small import build_small_model, build_small_tokenizer
@@ -84,7 +85,8 @@ def load_policy(
     except PolicyError:
         raise
     except Exception as error:  # the libraries raise OSError, ValueError, KeyError, SafetensorError and more
-        raise PolicyError(f"cannot load model '{spec}': {_first_line(error)}") from error
+        mend = "" if Path(source).is_dir() else "; download it elsewhere and give its folder as policy.model"
+        raise PolicyError(f"cannot load model '{spec}': {_first_line(error)}{mend}") from error
     if tokenizer.vocab_size > model.get_input_embeddings().num_embeddings:
         raise PolicyError(f"model '{spec}' has fewer embeddings than its tokenizer has tokens")
     model.to(target)
@@ -129,7 +131,8 @@ def find_model(spec: str) -> str:
     """Return what transformers should load: a folder or a model id.
 
     Raises:
-        PolicyError: the folder does not exist, or holds no model; or the package has no such policy.
+        PolicyError: the folder does not exist, or holds no model; or the package has no such policy; or the model is
+            neither in the cache nor to be had from the hub.
     """
     packaged = packaged_folder(spec)
     if packaged is not None:
@@ -142,6 +145,9 @@ def find_model(spec: str) -> str:
     looks_like_path = spec.startswith(("/", ".", "~")) or spec.count("/") != 1 or os.sep * 2 in spec
     if looks_like_path and "/" in spec:
         raise PolicyError(f"model folder {spec} does not exist")
+    in_the_way = hub.obstacle(spec, "policy.model")
+    if in_the_way:
+        raise PolicyError(in_the_way)
     return spec
 
 

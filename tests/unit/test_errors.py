@@ -45,4 +45,5 @@ def test_the_innermost_error_is_the_reason() -> None:
         wrapped()
     assert innermost(caught.value) == "Connection refused"
     assert innermost(ValueError("two\nlines")) == "two lines"
+    assert innermost(ValueError("[Errno -2] Name or service not known")) == "Name or service not known"
     assert innermost(TimeoutError()) == "TimeoutError"

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
+from roleagent import hub
 from roleagent.config import list_presets, load_config
 from roleagent.errors import PolicyError
 from roleagent.policy import packaged
@@ -208,7 +209,10 @@ def test_publishing_from_a_folder_without_weights(tmp_path: Path) -> None:
 
 def test_offline_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    _refused("no-such-owner/no-such-model", "cannot load model 'no-such-owner/no-such-model'")
+    _refused("no-such-owner/no-such-model", "'no-such-owner/no-such-model' is not in the cache .*HF_HUB_OFFLINE=1")
+    monkeypatch.setattr(hub, "obstacle", lambda model, key: "")  # what the cache has of it may be damaged
+    told = "cannot load model 'no-such-owner/no-such-model': .*; download it elsewhere and give its folder"
+    _refused("no-such-owner/no-such-model", told)
 
 
 def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
