@@ -12,7 +12,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from roleagent.config.models import TrainConfig
-from roleagent.errors import ConfigError
+from roleagent.errors import ConfigError, shortened
 
 _PRESETS = Path(__file__).parent / "presets"
 _LARGEST_BYTES = 1_000_000
@@ -65,15 +65,16 @@ def parse_config(values: Mapping[str, Any], source: str = "configuration") -> Tr
         return TrainConfig.model_validate(values)
     except ValidationError as error:
         first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"]) or "configuration"
+        key = ".".join(str(part) for part in first["loc"])
         message = first["msg"].removeprefix("Value error, ")
         if first["type"] == "extra_forbidden":
             near = difflib.get_close_matches(str(first["loc"][-1]), _siblings(first["loc"][:-1]), n=1)
             message = "unknown key; " + (f"did you mean '{near[0]}'?" if near else "see `roleagent config show`")
         elif first["loc"] and "credentials" not in message:
-            message = f"{message[:1].lower()}{message[1:]} (got {_one_line(_shown(first['input']))[:60]})"
+            message = f"{message[:1].lower()}{message[1:]} (got {shortened(_shown(first['input']), 60)})"
         more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-        raise ConfigError(f"{source}: {key}: {message}{more}") from error
+        # What contradicts another key has no place of its own: its message names both.
+        raise ConfigError(": ".join(part for part in (source, key, message) if part) + more) from error
 
 
 def _another_environment(overrides: Iterable[str], name: str) -> bool:
@@ -97,7 +98,7 @@ def _apply(values: dict[str, Any], override: str) -> None:
     try:
         node[parts[-1]] = _parse(text) if text.strip() else _empty(parts)
     except ValueError as error:
-        raise ConfigError(f"override '{override[:200]}': {error}") from error
+        raise ConfigError(f"override '{shortened(override, 200)}': {error}") from error
 
 
 class _Loader(yaml.SafeLoader):

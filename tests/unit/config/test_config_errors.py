@@ -82,7 +82,7 @@ def test_every_bound(key: str, outside: object, inside: object) -> None:
         ("seed=one", "seed: input should be a valid integer"),
         ("name=Big Name", "name: string should match pattern"),
         ("rollout=3", "rollout: input should be a valid dictionary"),
-        ("evaluation.tasks=9", "evaluation.tasks is larger than evaluation.final_tasks"),
+        ("evaluation.tasks=9", "--set: evaluation.tasks is larger than evaluation.final_tasks"),
         ("rollout.max_turn_tokens=1536", "rollout.max_turn_tokens must be smaller than policy.max_context"),
         ("seed", "override 'seed' must look like section.key=value"),
         ("=3", "override '=3' must look like section.key=value"),
@@ -95,6 +95,7 @@ def test_a_wrong_override_is_one_line_that_names_it(change: str, told: str) -> N
     with pytest.raises(ConfigError) as error:
         load_config("smoke", ["seed=1", change])
     assert told in str(error.value)
+    assert "configuration: " not in str(error.value)
     assert "\n" not in str(error.value)
 
 
