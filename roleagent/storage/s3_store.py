@@ -101,7 +101,7 @@ class S3Store:
         #: the address that is really asked, without credentials
         self.endpoint = _without_userinfo(self._client.meta.endpoint_url)
         self._source = _source(given)
-        if not self._source and "amazonaws.com" not in self.endpoint:
+        if not self._source and "amazonaws." not in self.endpoint:
             self._source = "endpoint_url in the AWS profile"
 
     def check_writable(self) -> None:

@@ -68,6 +68,12 @@ def commit(store: ObjectStore, iteration: int, checkpoint: bytes = b"weights") -
     writer.commit(policy_version=iteration, seed=0)
 
 
+def test_a_check_for_writing_leaves_nothing(store: S3Store) -> None:
+    store.check_writable()
+    assert store.list() == []
+    assert store.sweep(older_than_seconds=-60) == 0  # no unfinished upload either
+
+
 def test_put_get_list_delete(store: S3Store) -> None:
     store.put("a/one", b"1")
     store.put("a/b/two", b"22")
