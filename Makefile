@@ -24,7 +24,7 @@ $(READY): pyproject.toml constraints.txt | $(PY)
 # What tests need beside it: the stock ALFWorld engine, which ours is compared with, is compiled, and its build calls `python`.
 $(DEV): pyproject.toml constraints.txt | $(PY)
 	@echo "Installing packages into $(VENV) (3 GB, some minutes, once)"
-	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(PY) -m pip install --quiet --disable-pip-version-check -e '.[dev]' -c constraints.txt || { echo "error: the packages for the tests were not installed; they need a C and C++ compiler, make and cmake: on Debian or Ubuntu: apt install build-essential cmake python3-dev"; exit 2; }
+	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(PY) -m pip install --quiet --disable-pip-version-check -e '.[dev]' -c constraints.txt || { echo "error: the packages for the tests were not installed; they need a C and C++ compiler, make and cmake: on Debian or Ubuntu: apt install build-essential cmake"; exit 2; }
 	@touch $(READY) $@
 
 setup: $(READY)
