@@ -282,12 +282,12 @@ def bank_rebuild(run: RunArgument = "latest") -> None:
 
 @app.command()
 def play(
-    task_id: Annotated[str, typer.Argument(help="A task id; empty for a held-out one.")] = "",
+    task_id: Annotated[str, typer.Argument(help="A task id; empty for a held-out one, drawn by the seed.")] = "",
     run: Annotated[str, typer.Option(help="Watch the policy of this run play (`latest` works).")] = "",
     preset: Preset = "quickstart",
     overrides: Overrides = None,
     temperature: Annotated[float, typer.Option(min=0.01, help="Sampling temperature of the policy.")] = 0.4,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the policy's sampling.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the drawn task and of the policy's sampling.")] = 0,
 ) -> None:
     """Play a task yourself, or watch a policy play one, its predictions beside what happened."""
     from roleagent.config import load_config
@@ -298,7 +298,7 @@ def play(
     if run:
         watch_policy(make_console(), runs.find_run(run).worker(), task_id, temperature=temperature, seed=seed)
     else:
-        play_person(make_console(), load_config(preset, overrides or []), task_id)
+        play_person(make_console(), load_config(preset, overrides or []), task_id, seed)
 
 
 @app.command()

@@ -14,6 +14,7 @@ from roleagent.console.screen import escape, printable
 from roleagent.environments.base import Environment
 from roleagent.environments.registry import make_environment
 from roleagent.errors import ConfigError
+from roleagent.seeding import derive
 from roleagent.types import Step, Task
 
 if TYPE_CHECKING:
@@ -27,15 +28,15 @@ _HELP = "Type an action, `?` for those that are possible now, or `quit`."
 _GOOD, _FAIR = 0.9, 0.5  # matches from which a prediction is shown as right, or as partly right
 
 
-def choose_task(environment: Environment, task_id: str) -> Task:
-    """Return the task of an id, or the first held-out one.
+def choose_task(environment: Environment, task_id: str, seed: int = 0) -> Task:
+    """Return the task of an id, or the held-out one that the seed draws.
 
     Raises:
         ConfigError: neither split has such a task.
     """
     pools = {split: environment.tasks(split) for split in ("heldout", "train")}
     if not task_id:
-        return pools["heldout"][0]
+        return pools["heldout"][derive(seed, "task to play") % len(pools["heldout"])]
     for pool in pools.values():
         for task in pool:
             if task.task_id == task_id:
@@ -46,10 +47,10 @@ def choose_task(environment: Environment, task_id: str) -> Task:
     )
 
 
-def play_person(console: Console, config: TrainConfig, task_id: str) -> None:
+def play_person(console: Console, config: TrainConfig, task_id: str, seed: int = 0) -> None:
     """Let a person play one task."""
     environment = make_environment(config.environment.name, **config.environment.options)
-    task = choose_task(environment, task_id)
+    task = choose_task(environment, task_id, seed)
     goal, observation = environment.reset(task.task_id)
     console.print(_opening(task.task_id, goal, observation.text))
     console.print(_HELP, style="dim")
@@ -87,7 +88,7 @@ def watch_policy(console: Console, worker: Worker, task_id: str, *, temperature:
     from roleagent.rollout.settings import settings_from_config
 
     version = committed_version(worker, -1)
-    task = choose_task(worker.environment, task_id)
+    task = choose_task(worker.environment, task_id, seed)
     engine = worker.engine(version)
     (episode,) = collect(
         engine,

@@ -27,13 +27,12 @@ def play(typed: str, monkeypatch: pytest.MonkeyPatch, task_id: str = "", max_ste
     return file.getvalue()
 
 
-def first_task() -> str:
-    environment = make_environment(CONFIG.environment.name, **CONFIG.environment.options)
-    return environment.tasks("heldout")[0].task_id
+def drawn_task() -> str:
+    return choose_task(make_environment(CONFIG.environment.name, **CONFIG.environment.options), "", 0).task_id
 
 
 def test_a_task_can_be_solved(monkeypatch: pytest.MonkeyPatch) -> None:
-    demonstration = demonstrate(first_task(), max_steps=40)
+    demonstration = demonstrate(drawn_task(), max_steps=40)
     typed = "\n".join(step.action for step in demonstration.steps)
     out = play(typed + "\n", monkeypatch)
     assert demonstration.success
@@ -57,11 +56,14 @@ def test_the_steps_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "2 steps are over." in play("look\nlook\nlook\n", monkeypatch, max_steps=2)
 
 
-def test_tasks_by_id_or_the_first_held_out_one() -> None:
+def test_tasks_by_id_or_drawn_from_the_held_out_ones() -> None:
     environment = make_environment(CONFIG.environment.name, **CONFIG.environment.options)
     train = environment.tasks("train")[3]
     assert choose_task(environment, train.task_id) == train
-    assert choose_task(environment, "") == environment.tasks("heldout")[0]
+    drawn = [choose_task(environment, "", seed) for seed in range(20)]
+    assert drawn == [choose_task(environment, "", seed) for seed in range(20)]
+    assert set(drawn) <= set(environment.tasks("heldout"))
+    assert len(set(drawn)) > 1
     with pytest.raises(ConfigError, match="household has no task 'x'; its ids look like household-small-heldout-"):
         choose_task(environment, "x")
 
