@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from roleagent.console.screen import escape
-from roleagent.errors import ConfigError, innermost, shortened
+from roleagent.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -16,12 +16,6 @@ if TYPE_CHECKING:
     from roleagent.environments.alfworld.adding import Added, Progress
 
 DATASETS = ("alfworld",)
-_FAILED = " cannot be downloaded"
-_REASON = 200  # characters
-_MEND = (
-    "check the network, or name another address with --url; or download the archive elsewhere and give it to "
-    "`roleagent data add alfworld PATH`"
-)
 _TOLD = 500  # games: how often a long check tells how far it is
 
 
@@ -41,14 +35,7 @@ def fetch_games(console: Console, dataset: str, url: str, sha256: str) -> None:
     def archive(address: str, digest: str, size: int) -> None:
         console.print(f"{escape(address)}: {size / 1e6:.1f} MB, SHA-256 {digest}", soft_wrap=True)
 
-    try:
-        fetched = fetch(url, sha256, archive, _progress(console))
-    except ConfigError as error:
-        if not isinstance(error.__cause__, OSError):  # as all errors of a download are
-            raise
-        what = str(error).partition(_FAILED)[0] + _FAILED
-        raise ConfigError(f"{what}: {shortened(innermost(error.__cause__), _REASON)}; {_MEND}") from error
-    console.print(added_table(fetched.added))
+    console.print(added_table(fetch(url, sha256, archive, _progress(console)).added))
 
 
 def added_table(added: list[Added]) -> Table:

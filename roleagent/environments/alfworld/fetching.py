@@ -16,11 +16,16 @@ from typing import Any, NamedTuple
 
 from roleagent.environments.alfworld.adding import Added, Progress, add, digest
 from roleagent.environments.alfworld.sources import data_folder
-from roleagent.errors import ConfigError
+from roleagent.errors import ConfigError, innermost, shortened
 
 PROGRAM = "alfworld-download"
 _INSTALL = (
     "install the package with `pip install alfworld`, or download the games yourself and use `roleagent data add`"
+)
+_REASON = 200  # characters
+_MEND = (
+    "check the network, or name another address with --url; or download the archive elsewhere and give it to "
+    "`roleagent data add alfworld PATH`"
 )
 
 
@@ -59,7 +64,7 @@ def fetch(
         try:
             archive = Path(downloader["download"](url, dst=place))
         except Exception as error:  # requests' own, and whatever else a downloader of another project raises
-            raise ConfigError(f"{url} cannot be downloaded: {' '.join(str(error).split())}") from error
+            raise ConfigError(f"{url} cannot be downloaded: {shortened(innermost(error), _REASON)}; {_MEND}") from error
         found, size = digest(archive), archive.stat().st_size
         if sha256 and sha256.lower() != found:
             raise ConfigError(f"{url} has the SHA-256 {found}, not the one that was asked for; nothing was stored")
