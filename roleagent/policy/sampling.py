@@ -21,31 +21,32 @@ _BLOCK = 128  # uniforms drawn ahead for each stream
 def sample(
     logits: Tensor, temperature: float, uniforms: NDArray[np.float64] | Sequence[float] | Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Draw one token a row.
+    """Draw one token a row, or k tokens that are independent of each other.
 
     Args:
         logits: [n, V], any float type; computed in float32, the cumulative sum in float64.
         temperature: at least 0. At 0 the likeliest token is taken, the first of several, with log-probability 0.
-        uniforms: [n] numbers in [0, 1); row i depends on number i alone.
+        uniforms: [n] or [n, k] numbers in [0, 1); a token depends on its row and its number alone.
 
     Returns:
-        ids [n] (int64) and their log-probabilities [n] (float32), on the device of the logits.
+        ids (int64) and their log-probabilities (float32), shaped as the numbers, on the device of the logits.
     """
     if not 0 <= temperature < math.inf:
         raise ValueError(f"temperature must be at least 0 and finite, not {temperature}")
+    u = torch.as_tensor(uniforms, dtype=torch.float64, device=logits.device)
+    shape, u = u.shape, u.reshape(len(logits), -1)
     if temperature == 0:
-        ids = logits.argmax(dim=-1)
+        ids = logits.argmax(dim=-1, keepdim=True).expand_as(u).reshape(shape)
         return ids, torch.zeros_like(ids, dtype=torch.float32)
     scaled = logits.float() / temperature
     shifted = scaled - scaled.amax(dim=-1, keepdim=True)
     cdf = torch.cumsum(shifted.exp(), dim=-1, dtype=torch.float64)
-    total = cdf[:, -1]
-    u = torch.as_tensor(uniforms, dtype=torch.float64, device=logits.device)
+    total = cdf[:, -1:]
     # Strictly below the total, so that the first index whose CDF exceeds it exists and has a probability above 0.
     target = torch.minimum(u * total, torch.nextafter(total, torch.zeros_like(total)))
-    ids = torch.searchsorted(cdf, target.unsqueeze(1), right=True)
-    logprobs = shifted.gather(1, ids).squeeze(1).double() - total.log()
-    return ids.squeeze(1), logprobs.float()
+    ids = torch.searchsorted(cdf, target, right=True)
+    logprobs = shifted.gather(1, ids).double() - total.log()
+    return ids.view(shape), logprobs.float().view(shape)
 
 
 class UniformStreams:

@@ -8,7 +8,7 @@ Whether a guess is right is decided by sampling (see `TurnBatch`), so guesses co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 _ORDERS = (16, 8, 4, 2)  # tokens of context, longest first; powers of two keep the tables few
 _LIMIT = 400_000  # entries of the longest table; a full one is emptied with the others
@@ -35,6 +35,19 @@ class Drafter:
     def begin(self, lane: int) -> None:
         """A new sequence begins in the lane."""
         self._context[lane] = 0
+
+    def context(self, lanes: Sequence[int], ids: Sequence[int], *, begins: bool) -> None:
+        """Lanes that hold the same read a context: a new sequence's, or their own last token and what follows it."""
+        first = lanes[0]
+        if begins:
+            self.begin(first)
+        self.read(first, ids if begins else ids[1:], written=False)
+        for lane in lanes[1:]:
+            self.follow(lane, first)
+
+    def follow(self, lane: int, other: int) -> None:
+        """The lane has read what the other one has."""
+        self._context[lane] = self._context[other]
 
     def read(self, lane: int, ids: Iterable[int], written: bool) -> None:
         """Learn the next tokens of the lane's sequence; `written`: by the model, so guesses at them count."""

@@ -169,6 +169,7 @@ class _Rollout:
             max_turn_tokens=settings.max_turn_tokens,
             temperature=settings.temperature,
             draft_tokens=settings.draft_tokens,
+            share=settings.share,
             meter=meter,
         )
 

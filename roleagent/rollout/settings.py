@@ -29,6 +29,7 @@ class RolloutSettings:
     environment_workers: int = 8  #: environment calls that run at the same time
     refill_share: float = 0.25  #: waiting share of the batch at which its next observations are prefilled together
     draft_tokens: int = 24  #: most guesses at next tokens that a pass verifies (see `drafting`); 0: none
+    share: bool = True  #: episodes whose sequences are the same so far are one sequence of the engine
     straggler_seconds: float = 1.0  #: an environment call older than this is not waited for while others can decode
 
     def __post_init__(self) -> None:

@@ -1,7 +1,8 @@
 """Turns that are decoded side by side: one lane each.
 
 The cache of a lane's slot lives as long as its sequence: a token goes to the engine once. The last token of a turn is
-sampled but not yet read by the model; it goes first when the lane is prefilled again.
+sampled but not yet read by the model; it goes first when the lane is prefilled again. Lanes whose sequences are equal
+so far share a slot (see `shared_slots`): the model's answer is computed once, and each lane draws from it.
 
 Where the engine can verify, a lane reads guesses at its next tokens in the same pass (see `drafting`). Every position
 is sampled with the number that it would get anyway; what is sampled stands up to the first position where it differs
@@ -21,6 +22,7 @@ import numpy as np
 from roleagent.policy.engines.base import VerifyingEngine
 from roleagent.policy.sampling import sample
 from roleagent.rollout.drafting import Drafter
+from roleagent.rollout.shared_slots import Reading, SharedSlots
 from roleagent.rollout.turn_end import END_OF_TURN, MAY_CLOSE
 
 if TYPE_CHECKING:
@@ -52,6 +54,7 @@ class TurnBatch:
         max_turn_tokens: int,
         temperature: float,
         draft_tokens: int,
+        share: bool,
         meter: RolloutMeter,
     ) -> None:
         """`complete` says whether the tokens of a turn end it; nothing is guessed beyond that."""
@@ -59,20 +62,19 @@ class TurnBatch:
         self._streams = streams
         self._kinds = kinds.tobytes()
         self._complete = complete
-        self._max_context = max_context
         self._max_turn = max_turn_tokens
         self._temperature = temperature
         self._meter = meter
         self._verifier = engine if draft_tokens and isinstance(engine, VerifyingEngine) else None
         self._drafter = Drafter(lanes, engine.vocab_size) if self._verifier else None
         self._most = draft_tokens
-        self._slots = engine.open(lanes, max_context)
-        self._fresh = [True] * lanes  # the slot holds no tokens
-        self._held = [0] * lanes  # tokens of the slot that belong to the sequence
+        self._slots = SharedSlots(engine, lanes, max_context, share=share)
         self._stream = np.zeros(lanes, dtype=np.int64)
         self._ids: list[list[int]] = [[] for _ in range(lanes)]
         self._logprobs: list[list[float]] = [[] for _ in range(lanes)]
         self._unseen: list[list[tuple[int, float]]] = [[] for _ in range(lanes)]  # sampled, not yet revealed
+        self._reading = [-1] * lanes  # the reading of the present pass that the lane is in
+        self._drafted: dict[tuple[object, ...], int] = {}  # what the drafter has read in this pass, and in which lane
         self._active: list[int] = []
         self._acted = [False] * lanes  # the turn's action is complete; what follows are predictions
         self._seconds, self._shown, self._predicted = 0.0, 0, 0  # of the present pass
@@ -88,23 +90,18 @@ class TurnBatch:
 
     def prefill(self, lanes: Sequence[int], contexts: Sequence[Sequence[int]], continues: Sequence[bool]) -> list[int]:
         """Read contexts and sample the first tokens of each lane's turn; return the lanes to look at (see `step`)."""
-        rows = {}
+        rows: dict[int, Sequence[int]] = {}
         for lane, context, extends in zip(lanes, contexts, continues, strict=True):
             if extends:
                 rows[lane] = [self._ids[lane][-1], *context]
             else:
-                self._renew(lane)
-                rows[lane] = list(context)
-            if self._drafter:
-                if not extends:
-                    self._drafter.begin(lane)
-                self._drafter.read(lane, context, written=False)
-            self._fresh[lane] = False
+                self._slots.leave(lane)
+                rows[lane] = context
             self._ids[lane], self._logprobs[lane] = [], []
             self._acted[lane] = False
         look: list[int] = []
-        for group in _chunks(rows):
-            look += self._pass(group, [rows[lane] for lane in group], prefill=True)
+        for group in _chunks(self._slots.gather(rows)):
+            look += self._pass(group, prefill=True)
         self._active = sorted({*self._active, *rows})
         return look
 
@@ -114,7 +111,8 @@ class TurnBatch:
         These are the lanes whose token may complete a closing tag or ends the turn, and those at the turn's limit.
         There may be more tokens behind it: see `reveal`.
         """
-        return self._pass(self._active, [[self._ids[lane][-1]] for lane in self._active], prefill=False)
+        rows = {lane: [self._ids[lane][-1]] for lane in self._active}
+        return self._pass(self._slots.gather(rows), prefill=False)
 
     def reveal(self, lane: int) -> bool:
         """Add the tokens that this pass sampled to the lane's turn, up to one that may end something.
@@ -130,10 +128,10 @@ class TurnBatch:
         count = len(shown)
         ids.extend([token for token, _ in shown])
         self._logprobs[lane].extend([logprob for _, logprob in shown])
-        self._held[lane] += count
         self._streams.skip(int(self._stream[lane]), count)
         if self._drafter:
-            self._drafter.read(lane, ids[old:], written=True)
+            self._teach(self._drafter, lane, ids[old:])
+        self._slots.held[lane] += count
         self._meter.decoded_tokens += count
         self._shown += count
         if self._acted[lane]:
@@ -174,42 +172,69 @@ class TurnBatch:
     def close(self) -> None:
         """Give the slots back."""
         self._settle()
-        self._engine.close(self._slots)
+        self._slots.close()
 
-    def _pass(self, lanes: Sequence[int], rows: list[list[int]], *, prefill: bool) -> list[int]:
-        """Give each lane's row and a draft to the engine, sample behind them, and reveal the first tokens."""
+    def _pass(self, readings: list[Reading], *, prefill: bool) -> list[int]:
+        """Give each reading and a draft to the engine, sample behind them, and reveal the first tokens."""
         self._settle()
-        drafts = [self._draft(lane) for lane in lanes]
+        if prefill and self._drafter:
+            for reading in readings:
+                self._drafter.context(reading.lanes, reading.ids, begins=not reading.held)
+        drafts = [self._draft(reading.lanes[0]) for reading in readings]
         started = time.perf_counter()
-        slots = [self._slots[lane] for lane in lanes]
-        if self._verifier:
-            self._verifier.truncate(slots, [self._held[lane] for lane in lanes])
+        slots = [reading.slot for reading in readings]
         tails = [len(draft) + 1 for draft in drafts]
         if self._verifier and any(drafts):
-            logits = self._verifier.verify(slots, [row + draft for row, draft in zip(rows, drafts, strict=True)], tails)
+            rows = [[*reading.ids, *draft] for reading, draft in zip(readings, drafts, strict=True)]
+            logits = self._verifier.verify(slots, rows, tails)
         elif prefill:
-            logits = self._engine.extend(slots, rows)
+            logits = self._engine.extend(slots, [reading.ids for reading in readings])
         else:
-            logits = self._engine.step(slots, [row[0] for row in rows])
-        drawn, scores = sample(logits, self._temperature, self._streams.peek(self._stream[list(lanes)], tails))
-        sampled = list(zip(drawn.tolist(), scores.tolist(), strict=True))
+            logits = self._engine.step(slots, [reading.ids[0] for reading in readings])
+        drawn, scores = sample(logits, self._temperature, self._uniforms(readings, tails))
+        tokens, logprobs = drawn.tolist(), scores.tolist()
         seconds = time.perf_counter() - started
-        read = sum(map(len, rows)) if prefill else 0
+        read = sum(len(reading.ids) for reading in readings) if prefill else 0
         # Without a draft the quotient is 1 exactly, and the pass leaves no time that would count as decoding.
         context = seconds * (read / (read + sum(map(len, drafts)))) if prefill else 0.0
+        self._meter.passed(len(readings), sum(len(reading.lanes) for reading in readings))
         self._meter.prefill_seconds += context
         self._meter.prefilled_tokens += read
         self._seconds = seconds - context
         look, at = [], 0
-        for lane, row, draft, tail in zip(lanes, rows, drafts, tails, strict=True):
-            right = next((n for n, token in enumerate(draft) if sampled[at + n][0] != token), len(draft))
-            self._unseen[lane] = sampled[at : at + right + 1]
-            # The last revealed token is not in the cache yet, or, as a wrong guess was, it will be overwritten.
-            self._held[lane] += len(row) - 1
-            if self.reveal(lane):
-                look.append(lane)
-            at += tail
+        for number, (reading, draft) in enumerate(zip(readings, drafts, strict=True)):
+            for place, lane in enumerate(reading.lanes):
+                right = next((n for n, token in enumerate(draft) if tokens[at + n][place] != token), len(draft))
+                self._unseen[lane] = [(tokens[at + n][place], logprobs[at + n][place]) for n in range(right + 1)]
+                self._reading[lane] = number
+                # The last revealed token is not in the cache yet, or, as a wrong guess was, it will be overwritten.
+                self._slots.held[lane] += len(reading.ids) - 1
+                if self.reveal(lane):
+                    look.append(lane)
+            at += len(draft) + 1
         return look
+
+    def _uniforms(self, readings: Sequence[Reading], tails: Sequence[int]) -> NDArray[np.float64]:
+        """Numbers for each position of each reading, a column a lane, [sum(tails), most lanes of a reading]."""
+        lanes = [lane for reading in readings for lane in reading.lanes]
+        counts = [tail for reading, tail in zip(readings, tails, strict=True) for _ in reading.lanes]
+        numbers = self._streams.peek(self._stream[lanes], counts)
+        matrix = np.zeros((sum(tails), max(len(reading.lanes) for reading in readings)))
+        row = at = 0
+        for reading, tail in zip(readings, tails, strict=True):
+            size = tail * len(reading.lanes)
+            matrix[row : row + tail, : len(reading.lanes)] = numbers[at : at + size].reshape(-1, tail).T
+            row, at = row + tail, at + size
+        return matrix
+
+    def _teach(self, drafter: Drafter, lane: int, ids: list[int]) -> None:
+        """Have the drafter read what the lane wrote; of lanes that wrote the same behind the same, the first one."""
+        key = (self._reading[lane], self._slots.held[lane], *ids)
+        other = self._drafted.setdefault(key, lane)
+        if other == lane:
+            drafter.read(lane, ids, written=True)
+        else:
+            drafter.follow(lane, other)
 
     def _draft(self, lane: int) -> list[int]:
         if self._drafter is None:
@@ -227,21 +252,15 @@ class TurnBatch:
         if self._shown and self._seconds:
             self._meter.decoded(self._seconds, self._shown, self._predicted)
         self._seconds, self._shown, self._predicted = 0.0, 0, 0
-
-    def _renew(self, lane: int) -> None:
-        """Empty the lane's slot."""
-        if not self._fresh[lane]:
-            self._engine.close([self._slots[lane]])
-            self._slots[lane] = self._engine.open(1, self._max_context)[0]
-        self._held[lane] = 0
+        self._drafted.clear()
 
 
-def _chunks(rows: dict[int, list[int]]) -> list[list[int]]:
-    """Split lanes into calls of similar lengths, each of at most PREFILL_TOKENS with padding (or one lane)."""
-    chunks: list[list[int]] = []
-    for lane in sorted(rows, key=lambda lane: (len(rows[lane]), lane)):
-        if chunks and (len(chunks[-1]) + 1) * len(rows[lane]) <= PREFILL_TOKENS:
-            chunks[-1].append(lane)
+def _chunks(readings: list[Reading]) -> list[list[Reading]]:
+    """Split readings into calls of similar lengths, each of at most PREFILL_TOKENS with padding (or one reading)."""
+    chunks: list[list[Reading]] = []
+    for reading in sorted(readings, key=lambda reading: len(reading.ids)):
+        if chunks and (len(chunks[-1]) + 1) * len(reading.ids) <= PREFILL_TOKENS:
+            chunks[-1].append(reading)
         else:
-            chunks.append([lane])
+            chunks.append([reading])
     return chunks

@@ -246,7 +246,7 @@ class CountingEngine(LlamaEngine):
 
     def __init__(self, policy: Policy) -> None:
         super().__init__(policy.model)
-        self.tokens = self.forgotten = 0
+        self.tokens = self.forgotten = self.forks = 0
         self.held: dict[int, list[int]] = {}
         self.closed: list[list[int]] = []
         self.taken_back: dict[int, int] = {}  # the first token that a slot had to forget before this pass
@@ -281,15 +281,23 @@ class CountingEngine(LlamaEngine):
                 self.forgotten += len(rest)
                 del self.held[slot][length:]
 
+    def fork(self, slot: int, length: int) -> int:
+        new = super().fork(slot, length)
+        self.held[new] = self.held[slot][:length]
+        self.forks += 1
+        return new
+
     def close(self, slots: Sequence[int]) -> None:
         super().close(slots)
         self.closed += [self.held.pop(slot) for slot in slots]
 
 
 def read_once(walker: Policy, draft_tokens: int) -> CountingEngine:
-    """Play, and check that what stays in the slots is every episode's tokens but the last, once."""
+    """Play without sharing, and check that what stays in the slots is every episode's tokens but the last, once."""
     engine, meter = CountingEngine(walker), RolloutMeter()
-    trajectories = play(walker, replace(SETTINGS, draft_tokens=draft_tokens), engine=engine, meter=meter)
+    settings = replace(SETTINGS, draft_tokens=draft_tokens, share=False)
+    trajectories = play(walker, settings, engine=engine, meter=meter)
+    assert engine.forks == 0
     assert 0 < meter.prediction_tokens < meter.decoded_tokens
     left = 0  # guesses behind the end of an episode, which nobody takes back
     closed = sorted(engine.closed)
@@ -313,6 +321,47 @@ def test_no_token_is_read_twice_without_guesses(walker: Policy) -> None:
     assert read_once(walker, draft_tokens=0).forgotten == 0
 
 
+def read_together(trajectory: Trajectory) -> Iterator[tuple[object, ...]]:
+    """Names of what the engine reads: a context is read whole, with the last token of the turn before it."""
+    ids: tuple[int, ...] = ()
+    for step in trajectory.steps:
+        before = ids[:-1] if step.continues else ()
+        ids = (ids if step.continues else ()) + step.context_ids
+        yield from ((ids, place) for place in range(len(ids) - len(before)))
+        yield from ((ids + step.generated_ids[:end],) for end in range(1, len(step.generated_ids)))
+        ids += step.generated_ids
+
+
+@pytest.mark.parametrize("draft_tokens", [0, 24])
+def test_what_episodes_have_in_common_is_read_once(walker: Policy, draft_tokens: int) -> None:
+    """All episodes side by side, each beginning of a sequence once, however many episodes have it."""
+    engine = CountingEngine(walker)
+    settings = replace(SETTINGS, draft_tokens=draft_tokens, concurrency=len(TASKS))
+    trajectories = play(walker, settings, engine=engine)
+    sequences = [ids for trajectory in trajectories for ids, _, _ in sequences_of(trajectory)]
+    beginnings = {tuple(ids[:end]) for ids in sequences for end in range(1, len(ids))}
+    read = engine.tokens
+    for content in engine.closed:  # guesses behind the end of an episode, which nobody takes back
+        read -= sum(tuple(content[:end]) not in beginnings for end in range(1, len(content) + 1))
+    expected = len({name for trajectory in trajectories for name in read_together(trajectory)})
+    assert read == expected < 0.8 * sum(len(ids) - 1 for ids in sequences)
+    assert len(engine.closed) == len({tuple(ids[:-1]) for ids in sequences})
+    assert engine.forks > 0
+
+
+@pytest.mark.parametrize("kind", ["llama", "transformers"])
+def test_sharing_changes_nothing_that_is_sampled(walker: Policy, kind: EngineKind) -> None:
+    shared = play(walker, kind=kind)
+    alone = play(walker, replace(SETTINGS, share=False), kind=kind)
+    gaps: list[float] = []
+    for one, other in zip(shared, alone, strict=True):
+        assert one.final_state == other.final_state
+        for first, second in zip(one.steps, other.steps, strict=True):
+            assert replace(first, logprobs=()) == replace(second, logprobs=())
+            gaps += np.abs(np.subtract(first.logprobs, second.logprobs)).tolist()
+    assert max(gaps) < 5e-5
+
+
 class ExpertEngine:
     """Writes the turns of household demonstrations, found by the conversation's beginning."""
 
@@ -330,6 +379,12 @@ class ExpertEngine:
     def close(self, slots: Sequence[int]) -> None:
         for slot in slots:
             del self.rest[slot]
+
+    def truncate(self, slots: Sequence[int], lengths: Sequence[int]) -> None:
+        """Nothing: it holds no tokens."""
+
+    def fork(self, slot: int, length: int) -> int:
+        raise AssertionError("no two episodes are alike here")
 
     def extend(self, slots: Sequence[int], ids: Sequence[Sequence[int]]) -> torch.Tensor:
         for slot, row in zip(slots, ids, strict=True):

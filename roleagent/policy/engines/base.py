@@ -46,6 +46,20 @@ class Engine(Protocol):
     def length(self, slot: int) -> int:
         """Tokens in a slot."""
 
+    def truncate(self, slots: Sequence[int], lengths: Sequence[int]) -> None:
+        """Keep the first lengths[i] tokens of slots[i].
+
+        Raises:
+            ValueError: a slot holds fewer.
+        """
+
+    def fork(self, slot: int, length: int) -> int:
+        """Open another slot, of the same limit, that holds the first `length` tokens of this one.
+
+        Raises:
+            ValueError: the slot holds fewer.
+        """
+
     def close(self, slots: Sequence[int]) -> None:
         """Give slots back. Their numbers may be reused."""
 
@@ -59,15 +73,8 @@ class Engine(Protocol):
 
 @runtime_checkable
 class VerifyingEngine(Engine, Protocol):
-    """An engine that can look at several positions of a slot at once, and go back: for guesses at next tokens."""
+    """An engine that can look at several positions of a slot at once: for guesses at next tokens."""
 
     def verify(self, slots: Sequence[int], ids: Sequence[Sequence[int]], tails: Sequence[int]) -> Tensor:
         """Append ids[i] to slots[i]; return the logits after each of its last tails[i] tokens, [sum(tails), V], one
         slot after the other."""
-
-    def truncate(self, slots: Sequence[int], lengths: Sequence[int]) -> None:
-        """Keep the first lengths[i] tokens of slots[i].
-
-        Raises:
-            ValueError: a slot holds fewer.
-        """

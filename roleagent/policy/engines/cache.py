@@ -125,11 +125,12 @@ class SlotCache:
         self._lengths[rows] += counts
 
     def reserve(self, length: int) -> None:
-        """Grow every layer to hold all rows and `length` columns."""
+        """Grow every layer to hold all rows and `length` columns; both grow by half, so that copies stay few."""
         if length > self.capacity:
             wanted = max(length, self.capacity + self.capacity // 2)
             self.capacity = -(-wanted // _GROWTH) * _GROWTH
-        self._rows = len(self._slot_at)
+        if len(self._slot_at) > self._rows:
+            self._rows = max(len(self._slot_at), self._rows + self._rows // 2)
         for index in self.layers:
             layer = self.layers[index]
             layer.keys = self._grown(layer.keys)
@@ -164,15 +165,24 @@ class SlotCache:
                 raise ValueError(f"slot {slot} holds {self._lengths[row]} tokens and cannot keep {length}")
             self._lengths[row] = length
 
-    def copy_slots(self, source: Sequence[int], target: Sequence[int]) -> None:
-        """Give the slots `target` the content of the slots `source`, and check their limits."""
-        first, second = [self._row_of[slot] for slot in source], [self._row_of[slot] for slot in target]
-        self.advance(target, np.asarray(second), self._lengths[first])
-        length = int(self._lengths[first].max())
+    @torch.inference_mode()
+    def fork(self, slot: int, length: int) -> int:
+        """Open a slot with the limit of another one and its first `length` tokens.
+
+        Raises:
+            ValueError: the other slot holds fewer.
+        """
+        source = self._row_of[slot]
+        if not 0 <= length <= self._lengths[source]:
+            raise ValueError(f"slot {slot} holds {self._lengths[source]} tokens, of which {length} are asked for")
+        (new,) = self.open(1, self._limit[slot])
+        row = self._row_of[new]
+        self.reserve(length)
         for layer in self.layers.values():
             for tensor in (layer.keys, layer.values):
-                tensor[second, :, :length] = tensor[first, :, :length]
-        self._lengths[second] = self._lengths[first]
+                tensor[row, :, :length] = tensor[source, :, :length]
+        self._lengths[row] = length
+        return new
 
     def _swap(self, first: list[int], second: list[int]) -> None:
         """Exchange the rows first[i] and second[i]."""

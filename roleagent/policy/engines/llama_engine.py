@@ -104,10 +104,7 @@ class LlamaEngine:
         return twin
 
     def extend(self, slots: Sequence[int], ids: Sequence[Sequence[int]]) -> Tensor:
-        """Append ids[i] to slots[i]; return float32 logits [n, V] after the last token of each.
-
-        Empty slots that get the same ids, as the episodes of one task do, are computed once.
-        """
+        """Append ids[i] to slots[i]; return float32 logits [n, V] after the last token of each."""
         return self.verify(slots, ids, [1] * len(slots))
 
     @torch.inference_mode()
@@ -117,23 +114,15 @@ class LlamaEngine:
             raise ValueError("extend needs at least one token for each slot")
         if not all(1 <= tail <= len(row) for tail, row in zip(tails, ids, strict=True)):
             raise ValueError("a tail is at least one token and no longer than its slot's ids")
-        first: dict[tuple[int, tuple[int, ...]], int] = {}
-        leader = list(range(len(slots)))
-        for index, (slot, row) in enumerate(zip(slots, ids, strict=True)):
-            if self._cache.length(slot) == 0:
-                leader[index] = first.setdefault((tails[index], tuple(row)), index)
-        unique = [index for index in range(len(slots)) if leader[index] == index]
-        hidden = self._extend([slots[i] for i in unique], [ids[i] for i in unique], [tails[i] for i in unique])
-        if len(unique) < len(slots):
-            copies = [index for index in range(len(slots)) if leader[index] != index]
-            self._cache.copy_slots([slots[leader[i]] for i in copies], [slots[i] for i in copies])
-            parts = dict(zip(unique, torch.split(hidden, [tails[i] for i in unique]), strict=True))
-            hidden = torch.cat([parts[index] for index in leader])
-        return self._logits(hidden)
+        return self._logits(self._extend(slots, ids, tails))
 
     def truncate(self, slots: Sequence[int], lengths: Sequence[int]) -> None:
         """Keep the first lengths[i] tokens of slots[i]."""
         self._cache.truncate(slots, lengths)
+
+    def fork(self, slot: int, length: int) -> int:
+        """Open another slot with the first `length` tokens of this one."""
+        return self._cache.fork(slot, length)
 
     @torch.inference_mode()
     def step(self, slots: Sequence[int], token_ids: Sequence[int] | Tensor) -> Tensor:

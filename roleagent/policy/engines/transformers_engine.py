@@ -73,6 +73,14 @@ class TransformersEngine:
         """Tokens in a slot."""
         return self._cache.length(slot)
 
+    def truncate(self, slots: Sequence[int], lengths: Sequence[int]) -> None:
+        """Keep the first lengths[i] tokens of slots[i]."""
+        self._cache.truncate(slots, lengths)
+
+    def fork(self, slot: int, length: int) -> int:
+        """Open another slot with the first `length` tokens of this one."""
+        return self._cache.fork(slot, length)
+
     def close(self, slots: Sequence[int]) -> None:
         """Give slots back."""
         self._cache.close(slots)

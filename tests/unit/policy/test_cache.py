@@ -20,6 +20,7 @@ class _Model:
         self.content: dict[int, list[float]] = {}
         self.number = 0.0
 
+    @torch.inference_mode()
     def append(self, slots: list[int], count: int, slack: float) -> None:
         rows, span = self.cache.arrange(slots, slack)
         assert span <= int(np.ceil(slack * len(slots)))
@@ -62,11 +63,15 @@ def test_content_follows_its_slot(data: st.DataObject) -> None:
                 model.content[slot] = []
         live = data.draw(st.permutations(list(model.content)))
         chosen = live[: data.draw(st.integers(1, len(live)))]
-        action = data.draw(st.integers(0, 4))
+        action = data.draw(st.integers(0, 5))
         if action == 0:
             model.cache.close(chosen)
             for slot in chosen:
                 del model.content[slot]
+        elif action == 5:
+            for slot in chosen:
+                length = data.draw(st.integers(0, len(model.content[slot])))
+                model.content[model.cache.fork(slot, length)] = model.content[slot][:length]
         elif action == 1:
             model.truncate(chosen, [data.draw(st.integers(0, len(model.content[slot]))) for slot in chosen])
         else:
@@ -92,17 +97,37 @@ def test_truncated_tokens_are_written_over() -> None:
     assert model.cache.lengths_of(rows).tolist() == [2, 5]
 
 
-def test_copy_slots() -> None:
+def test_a_fork_goes_its_own_way() -> None:
     model = _Model()
-    first, second, third = slots = model.cache.open(3, 10)
-    model.content = {slot: [] for slot in slots}
-    model.append([third], 4, 1.0)
-    model.cache.copy_slots([third, third], [first, second])
-    model.content[first] = model.content[second] = list(model.content[third])
+    (slot,) = model.cache.open(1, 6)
+    model.content = {slot: []}
+    model.append([slot], 4, 1.0)
+    for length in (5, -1):
+        with pytest.raises(ValueError, match=f"slot {slot} holds 4 tokens, of which {length} are asked for"):
+            model.cache.fork(slot, length)
+    forks = [model.cache.fork(slot, length) for length in (3, 0, 4)]
+    assert len({slot, *forks}) == 4
+    model.content.update({fork: model.content[slot][: model.cache.length(fork)] for fork in forks})
+    assert [model.cache.length(fork) for fork in forks] == [3, 0, 4]
     model.check()
-    (small,) = model.cache.open(1, 3)
-    with pytest.raises(ValueError, match="opened for 3 tokens"):
-        model.cache.copy_slots([third], [small])
+    model.append([forks[0], slot], 2, 1.0)
+    model.check()
+    with pytest.raises(ValueError, match="opened for 6 tokens"):
+        model.append([forks[2]], 3, 1.0)
+
+
+def test_rows_are_added_by_half() -> None:
+    model = _Model()
+    (slot,) = model.cache.open(1, 10)
+    model.content = {slot: []}
+    model.append([slot], 2, 1.0)
+    sizes = set()
+    for _ in range(40):
+        fork = model.cache.fork(slot, 2)
+        model.content[fork] = list(model.content[slot])
+        sizes.add(len(model.cache.layers[0].keys))
+    model.check()
+    assert len(sizes) < 10
 
 
 def test_memory_goes_with_the_last_slot() -> None:

@@ -52,6 +52,12 @@ class CountingEngine:
     def length(self, slot: int) -> int:
         return len(self.slots[slot])
 
+    def truncate(self, slots: Sequence[int], lengths: Sequence[int]) -> None:
+        raise AssertionError("nothing is taken back")
+
+    def fork(self, slot: int, length: int) -> int:
+        raise AssertionError("every prompt has its slot")
+
     def close(self, slots: Sequence[int]) -> None:
         for slot in slots:
             del self.slots[slot]

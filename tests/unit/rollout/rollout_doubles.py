@@ -110,6 +110,17 @@ class ScriptedEngine:
             logits[row, self.rest[slot].pop(0)] = 0.0
         return logits
 
+    def truncate(self, slots: Sequence[int], lengths: Sequence[int]) -> None:
+        for slot, length in zip(slots, lengths, strict=True):
+            assert length <= len(self.held[slot])
+            del self.held[slot][length:]
+
+    def fork(self, slot: int, length: int) -> int:
+        (new,) = self.open(1, self.max_context)
+        assert length <= len(self.held[slot])
+        self.held[new], self.turns[new] = self.held[slot][:length], self.turns[slot]
+        return new
+
     def length(self, slot: int) -> int:
         return len(self.held[slot])
 

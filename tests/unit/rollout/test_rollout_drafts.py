@@ -80,6 +80,12 @@ class ShortSightedEngine:
             assert 0 <= length <= len(self.held[slot])
             del self.held[slot][length:]
 
+    def fork(self, slot: int, length: int) -> int:
+        (new,) = self.open(1, self.max_context)
+        assert length <= len(self.held[slot])
+        self.held[new], self.begun[new] = self.held[slot][:length], self.begun[slot]
+        return new
+
     def length(self, slot: int) -> int:
         return len(self.held[slot])
 
