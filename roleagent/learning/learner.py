@@ -101,6 +101,7 @@ class Learner:
             groups, lr=config.learning_rate, weight_decay=config.weight_decay, foreach=False, fused=False
         )
         self._rates = [float(group["lr"]) for group in optimizer.param_groups]
+        self._bare_scorer = scorer
         self._scorer, self._optimizer = self._accelerator.prepare(scorer, optimizer)
         self._reference: TokenScorer | None = None
         if config.kl_coefficient > 0 and reference_model is not None:
@@ -303,7 +304,8 @@ class Learner:
         gets None at the end.
         """
         ranks = rank_share(sequences, indices, self._accelerator.num_processes)
-        plans = [micro_batches(sequences, self.config.micro_batch_tokens, rank) for rank in ranks]
+        size, shared = self.config.micro_batch_tokens, self._bare_scorer.shares
+        plans = [micro_batches(sequences, size, rank, shared=shared) for rank in ranks]
         rounds = max(map(len, plans))
         mine = plans[self._accelerator.process_index]
         for place in range(rounds):

@@ -60,23 +60,27 @@ def score_tokens(
     entropy_gradient: bool = False,
     max_logits: int = MAX_LOGITS,
     vocabulary: int,
+    rows: Tensor | None = None,
 ) -> TokenScores:
     """Score tokens from the hidden states that predict them; the head sees these positions only.
 
     Args:
         head: the LM head, [m, d] -> [m, V].
-        hidden: [n, d], for generated positions only (fault 10 of the method, section 6).
+        hidden: [n, d], or [m, d] with `rows`; for generated positions only (fault 10 of the method, section 6).
         targets: int64 [n].
         temperature: of the sampler. Logits are divided by it, so that ratios start at 1.
         entropy_gradient: let the entropy carry a gradient (for an entropy bonus).
         max_logits: bound on m * V. When n needs several chunks their logits are recomputed in the backward pass.
         vocabulary: V.
+        rows: int64 [n], which hidden state predicts each target, where several targets may have the same one.
     """
-    rows = max(1, max_logits // vocabulary)
-    if len(hidden) <= rows:
-        return TokenScores(*_score_chunk(head, hidden, targets, temperature, entropy_gradient))
+    size = max(1, max_logits // vocabulary)
+    if rows is not None and (entropy_gradient or len(hidden) > size):
+        hidden, rows = hidden.index_select(0, rows), None
+    if len(hidden) <= size:
+        return TokenScores(*_score_chunk(head, hidden, targets, temperature, entropy_gradient, rows))
     parts = []
-    for part, target in zip(torch.split(hidden, rows), torch.split(targets, rows), strict=True):
+    for part, target in zip(torch.split(hidden, size), torch.split(targets, size), strict=True):
         arguments = (head, part, target, temperature, entropy_gradient)
         if torch.is_grad_enabled():
             parts.append(cast("tuple[Tensor, Tensor]", checkpoint(_score_chunk, *arguments, use_reentrant=False)))
@@ -87,11 +91,16 @@ def score_tokens(
 
 
 def _score_chunk(
-    head: Head, hidden: Tensor, targets: Tensor, temperature: float, entropy_gradient: bool
+    head: Head,
+    hidden: Tensor,
+    targets: Tensor,
+    temperature: float,
+    entropy_gradient: bool,
+    rows: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     logits = head(hidden).float()
     if not entropy_gradient:
-        return token_scores(logits, targets, temperature)
+        return token_scores(logits, targets, temperature, rows)
     if temperature != 1.0:
         logits = logits / temperature
     log_p = torch.log_softmax(logits, dim=-1)

@@ -1,8 +1,10 @@
 """The training pass of Llama and Qwen2 models on a CPU: the same function as transformers', in less time.
 
-Sequences stand end to end without padding, and every operation but attention runs over all their tokens at once. The
-parameters are the model's own. In the last layer only the tokens that are asked for ask queries: nothing else of the
-other tokens can reach the loss, except for their keys and values.
+Sequences stand end to end without padding, and every operation but attention runs over all their tokens at once. What
+several of them begin with, as the episodes of a task do, stands there once: its hidden states are the same whatever
+follows, and its gradients are the sums over all that follow. The parameters are the model's own. In the last layer only
+the tokens that are asked for ask queries: nothing else of the other tokens can reach the loss, except for their keys
+and values.
 
 Other models, other devices, sharded parameters, bfloat16 and gradient checkpointing take transformers' own pass.
 """
@@ -17,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from roleagent.learning.packed_ops import KEPT, Block, Heads, Rotation, attention, gated_mlp, project, rms_norm
+from roleagent.learning.prefix_tree import Tree, grow
 from roleagent.policy.engines.llama_engine import unsupported
 from roleagent.policy.engines.llama_weights import Shape
 
@@ -55,50 +58,33 @@ class PackedLlama:
         """Whether the parameters are whole here: sharded ones are put together by the modules' own hooks only."""
         return all(type(parameter.data) is Tensor for parameter in self._decoder.parameters())
 
-    def __call__(self, input_ids: Tensor, lengths: Sequence[int], places: Tensor) -> Tensor:
-        """Return the last hidden states of chosen tokens, [n, width].
+    def __call__(self, input_ids: Tensor, lengths: Sequence[int], places: Tensor) -> tuple[Tensor, Tensor]:
+        """Return last hidden states [m, width], and which of them is that of each chosen token, [n].
 
         Args:
             input_ids: int64 [B, L], padded on the right.
             lengths: tokens of each row, padding left out.
             places: int64 [n], flat indices in [B * L] of the tokens; none is padding.
         """
-        width = input_ids.shape[1]
-        counts = np.asarray(lengths, dtype=np.int64)
-        starts = np.cumsum(counts) - counts
-        positions = np.arange(int(counts.sum())) - np.repeat(starts, counts)
-        real = torch.from_numpy(np.repeat(np.arange(len(counts)) * width, counts) + positions)
-        asked, back = np.unique(places.numpy(), return_inverse=True)
-        row, column = asked // width, asked % width
-        return self._forward(
-            input_ids.flatten()[real],
-            positions,
-            counts,
-            torch.from_numpy(starts[row] + column),
-            np.bincount(row, minlength=len(counts)),
-        )[torch.from_numpy(back.reshape(-1))]
+        tree = grow(input_ids.numpy(), lengths)
+        asked, back = np.unique(tree.tokens[tuple(np.divmod(places.numpy(), input_ids.shape[1]))], return_inverse=True)
+        hidden = self._forward(torch.from_numpy(tree.ids), tree, asked)
+        return hidden, torch.from_numpy(back.reshape(-1))
 
-    def _forward(
-        self,
-        ids: Tensor,
-        positions: NDArray[np.int64],
-        counts: NDArray[np.int64],
-        asked: Tensor,
-        asking: NDArray[np.int64],
-    ) -> Tensor:
-        """Hidden states of the rows `asked`, of which each sequence has `asking`; both run sequence by sequence."""
+    def _forward(self, ids: Tensor, tree: Tree, asked: NDArray[np.int64]) -> Tensor:
+        """Hidden states of the tokens `asked`, which run in the order of the tree's."""
         decoder, shape = self._decoder, self._shape
-        every = self._heads(positions, positions, counts, counts)
-        few = self._heads(positions[asked.numpy()], positions, asking, counts)
+        every = self._heads(tree, np.arange(len(tree.ids)))
+        few, chosen = self._heads(tree, asked), torch.from_numpy(asked)
         x = decoder.embed_tokens(ids)
         for number, layer in enumerate(decoder.layers):
             last = number == len(decoder.layers) - 1
             own, mlp = layer.self_attn, layer.mlp
             normed = rms_norm(x, layer.input_layernorm.weight, shape.eps)
             if last:
-                (q,) = _project(normed.index_select(0, asked), own.q_proj)
+                (q,) = _project(normed.index_select(0, chosen), own.q_proj)
                 k, v = _project(normed, own.k_proj, own.v_proj)
-                x = x.index_select(0, asked)
+                x = x.index_select(0, chosen)
             else:
                 q, k, v = _project(normed, own.q_proj, own.k_proj, own.v_proj)
             x = torch.addmm(x, attention(q, k, v, few if last else every), own.o_proj.weight.t())
@@ -106,35 +92,32 @@ class PackedLlama:
             x = gated_mlp(x, normed, mlp.gate_proj.weight, mlp.up_proj.weight, mlp.down_proj.weight)
         return rms_norm(x, decoder.norm.weight, shape.eps)
 
-    def _heads(
-        self,
-        query_positions: NDArray[np.int64],
-        key_positions: NDArray[np.int64],
-        queries: NDArray[np.int64],
-        keys: NDArray[np.int64],
-    ) -> Heads:
-        """Rotations and blocks for queries and keys at these positions, so many of each sequence."""
+    def _heads(self, tree: Tree, queries: NDArray[np.int64]) -> Heads:
+        """Rotations and blocks for the tokens that ask, over the keys of all tokens."""
         shape, size = self._shape, max(_BLOCK_ROWS // self._shape.group, 1)
         blocks = []
         first, begin = 0, 0
-        for asking, seen in zip(queries.tolist(), keys.tolist(), strict=True):
-            for start in range(first, first + asking, size):
-                stop = min(start + size, first + asking)
-                where = query_positions[start:stop]
+        positions = tree.positions[queries]
+        asking = np.bincount(tree.owners[queries], minlength=len(tree.lengths))
+        for count, seen in zip(asking.tolist(), tree.lengths, strict=True):
+            for start in range(first, first + count, size):
+                stop = min(start + size, first + count)
+                where = positions[start:stop]
                 low, high = int(where[0]) + 1, int(where[-1]) + 1
                 hidden = np.arange(low, high) > where[:, None]
                 bias = np.where(hidden, -np.inf, 0.0).astype(np.float32).repeat(shape.group, axis=0)
                 blocks.append(Block(start, stop, begin, begin + high, torch.from_numpy(bias)))
-            first, begin = first + asking, begin + seen
+            first, begin = first + count, begin + seen
         cells = sum((block.last - block.first) * (block.end - block.begin) for block in blocks) * shape.heads
         return Heads(
             kv_heads=shape.kv_heads,
             group=shape.group,
             head_dim=shape.head_dim,
-            queries=self._rotation(query_positions, shape.head_dim**-0.5),
-            keys=self._rotation(key_positions, 1.0),
+            queries=self._rotation(positions, shape.head_dim**-0.5),
+            keys=self._rotation(tree.positions, 1.0),
             blocks=blocks,
             keep=torch.is_grad_enabled() and cells * shape.layers <= KEPT,
+            spread=None if tree.spread is None else torch.from_numpy(tree.spread),
         )
 
     def _rotation(self, positions: NDArray[np.int64], scale: float) -> Rotation:

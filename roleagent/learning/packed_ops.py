@@ -38,7 +38,7 @@ class Block(NamedTuple):
 
     first: int  #: row of the first query, among the queries
     last: int  #: one after its last
-    begin: int  #: row of the sequence's first key
+    begin: int  #: row of the sequence's first key, among the keys as the sequences have them
     end: int  #: one after the last key that any of these queries may see
     bias: Tensor  #: [queries * group, w], for the last w keys: -inf where a query may not see the key, else 0
 
@@ -67,6 +67,7 @@ class Heads(NamedTuple):
     keys: Rotation
     blocks: Sequence[Block]
     keep: bool  #: keep the probabilities for the backward pass
+    spread: Tensor | None = None  #: row of each key, sequence by sequence; None: every key is one sequence's alone
 
 
 def project(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor | None] | None = None) -> tuple[Tensor, ...]:
@@ -86,13 +87,22 @@ def gated_mlp(residual: Tensor, x: Tensor, gate: Tensor, up: Tensor, down: Tenso
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, heads: Heads) -> Tensor:
-    """Causal attention of q [n, kv_heads * group * D] over k and v [m, kv_heads * D]; returns the shape of q."""
+    """Causal attention of q [n, kv_heads * group * D] over k and v [m, kv_heads * D]; returns the shape of q.
+
+    A row of keys and values that several sequences begin with is spread over them, and its gradients are summed.
+    """
     return cast("Tensor", _Attention.apply(q, k, v, heads))  # type: ignore[no-untyped-call]
 
 
-def token_scores(logits: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    """Log-prob of each target and entropy of each row, [n] each, from logits [n, V]; the entropy has no gradient."""
-    return cast("tuple[Tensor, Tensor]", _TokenScores.apply(logits, targets, temperature))  # type: ignore[no-untyped-call]
+def token_scores(
+    logits: Tensor, targets: Tensor, temperature: float, rows: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Log-prob of each target and entropy of its row, [n] each, from logits [m, V]; the entropy has no gradient.
+
+    `rows` [n] says which row predicts each target; without it there is one row a target, in order.
+    """
+    rows = torch.arange(len(targets), device=targets.device) if rows is None else rows
+    return cast("tuple[Tensor, Tensor]", _TokenScores.apply(logits, targets, temperature, rows))  # type: ignore[no-untyped-call]
 
 
 class _Project(Function):
@@ -182,6 +192,8 @@ class _Attention(Function):
         turned_k = k.new_empty((kv, len(k), dim))
         heads.keys(k.view(-1, kv, 1, dim), turned_k.transpose(0, 1).unsqueeze(2))
         values = v.view(-1, kv, dim).transpose(0, 1).contiguous()
+        if heads.spread is not None:
+            turned_k, values = turned_k.index_select(1, heads.spread), values.index_select(1, heads.spread)
         rows = turned_q.view(kv, -1, dim)
         result = torch.empty_like(rows)
         kept = []
@@ -216,9 +228,18 @@ class _Attention(Function):
             to_keys[:, seen].baddbmm_(slope.transpose(1, 2), rows[:, here])
         to_q = gradient.new_empty((count, kv, group, dim))
         heads.queries(to_rows.view(kv, count, group, dim).transpose(0, 1), to_q, back=True)
-        to_k = gradient.new_empty((keys.shape[1], kv, 1, dim))
+        if heads.spread is not None:
+            to_keys, to_values = _gathered(to_keys, heads), _gathered(to_values, heads)
+        to_k = gradient.new_empty((to_keys.shape[1], kv, 1, dim))
         heads.keys(to_keys.transpose(0, 1).unsqueeze(2), to_k, back=True)
         return to_q.flatten(1), to_k.flatten(1), to_values.transpose(0, 1).flatten(1), None
+
+
+def _gathered(spread: Tensor, heads: Heads) -> Tensor:
+    """Sum what the sequences' keys [kv, spread, D] got over the rows that they are of."""
+    assert heads.spread is not None
+    rows = spread.new_zeros((spread.shape[0], len(heads.keys.cos), spread.shape[2]))
+    return rows.index_add_(1, heads.spread, spread)
 
 
 def _shares(rows: Tensor, keys: Tensor, block: Block, group: int) -> Tensor:
@@ -232,22 +253,25 @@ def _shares(rows: Tensor, keys: Tensor, block: Block, group: int) -> Tensor:
 
 class _TokenScores(Function):
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, logits: Tensor, targets: Tensor, temperature: float, rows: Tensor) -> tuple[Tensor, Tensor]:
         shifted = logits - logits.amax(-1, keepdim=True)
         if temperature != 1.0:
             shifted.div_(temperature)
         probabilities = torch.softmax(shifted, -1)
         # The largest probability is 1 / sum exp z of the shifted logits, and at least 1 / V: its logarithm is exact.
         its_logprob = probabilities.amax(-1).log_()
-        logprobs = shifted.gather(1, targets.unsqueeze(1)).squeeze(1) + its_logprob
-        entropy = -torch.linalg.vecdot(probabilities, shifted) - its_logprob
+        logprobs = shifted[rows, targets] + its_logprob[rows]
+        entropy = (-torch.linalg.vecdot(probabilities, shifted) - its_logprob)[rows]
         ctx.temperature = temperature
-        ctx.save_for_backward(probabilities, targets)
+        ctx.save_for_backward(probabilities, targets, rows)
         ctx.mark_non_differentiable(entropy)
         return logprobs, entropy
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor, None, None]:
-        probabilities, targets = ctx.saved_tensors
-        gradient = (gradient / ctx.temperature).unsqueeze(1)
-        return (probabilities * -gradient).scatter_add_(1, targets.unsqueeze(1), gradient), None, None
+    def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor, None, None, None]:
+        probabilities, targets, rows = ctx.saved_tensors
+        gradient = gradient / ctx.temperature
+        pulled = gradient.new_zeros(len(probabilities)).index_add_(0, rows, gradient)
+        result = probabilities * -pulled.unsqueeze(1)
+        result.view(-1).index_add_(0, rows * result.shape[1] + targets, gradient)
+        return result, None, None, None

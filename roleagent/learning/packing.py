@@ -3,7 +3,8 @@
 A trajectory whose steps continue one another is one sequence; a step with a prompt of its own begins a new one
 (the method, section 1 "Loss"; faults 4 and 5 of section 6: ids are never made again from text, and tokens that
 the model did not generate never enter the loss). Micro batches are bucketed by length and padded on the right:
-under causal attention no real token can see what stands to its right, so no attention mask is needed.
+under causal attention no real token can see what stands to its right, so no attention mask is needed. Where the pass
+neither pads nor computes twice what sequences begin with (see `packed_llama`), they are bucketed by their beginnings.
 
 Pure NumPy; nothing here is random except the seeded split into minibatches.
 """
@@ -13,11 +14,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
 from roleagent.errors import DataQualityError
+from roleagent.learning.prefix_tree import common_prefix
 from roleagent.seeding import generator
 from roleagent.types import StopReason, TrainingSequence, Trajectory, ValuePoint
 
@@ -37,6 +40,7 @@ class MicroBatch:
     indices: tuple[int, ...]  #: which sequences, as positions in the list that was packed
     counts: tuple[int, ...]  #: generated tokens of each of them; their sum is n
     lengths: tuple[int, ...]  #: input tokens of each of them, padding left out
+    computed: int  #: tokens that the pass runs over: B * L, or the different beginnings if it shares them
     input_ids: IntArray
     positions: IntArray  #: flat index in [B * L] of the hidden state that predicts each generated token
     targets: IntArray  #: the generated ids
@@ -204,19 +208,26 @@ def rank_share(sequences: Sequence[TrainingSequence], indices: Sequence[int], ra
 
 
 def micro_batches(
-    sequences: Sequence[TrainingSequence], max_tokens: int, indices: Sequence[int] | None = None
+    sequences: Sequence[TrainingSequence],
+    max_tokens: int,
+    indices: Sequence[int] | None = None,
+    *,
+    shared: bool = False,
 ) -> list[MicroBatch]:
     """Pack sequences of similar length together, longest first, every one exactly once.
 
     Args:
         sequences: the whole list.
-        max_tokens: bound of B * L, padding included; a longer sequence is a batch of its own.
+        max_tokens: bound of `MicroBatch.computed`; a longer sequence is a batch of its own.
         indices: which of them to pack (default: all); each must hold a generated token.
+        shared: the pass computes what sequences begin with once: put those together that begin alike.
 
     Raises:
         DataQualityError: a sequence begins with a generated token.
     """
     chosen = range(len(sequences)) if indices is None else indices
+    if shared:
+        return _sharing(sequences, max_tokens, chosen)
     # Longest first: the largest allocation comes first, so memory does not fail late in an update.
     ordered = sorted(chosen, key=lambda index: (-used_length(sequences[index]), index))
     batches: list[list[int]] = []
@@ -230,7 +241,37 @@ def micro_batches(
     return [_pack(sequences, batch) for batch in batches]
 
 
-def _pack(sequences: Sequence[TrainingSequence], indices: Sequence[int]) -> MicroBatch:
+def _sharing(sequences: Sequence[TrainingSequence], max_tokens: int, chosen: Iterable[int]) -> list[MicroBatch]:
+    """Micro batches of neighbours in the order of the ids, in which what two have in common is longest.
+
+    A cut makes what its two neighbours have in common be computed twice; the cuts are those that cost least in all.
+    """
+    inputs = {index: np.asarray(sequences[index].ids)[: used_length(sequences[index]) - 1] for index in chosen}
+    order = sorted(inputs, key=lambda index: (inputs[index].tolist(), index))
+    lengths = [len(inputs[index]) for index in order]
+    common = [common_prefix(inputs[first], inputs[second]) for first, second in pairwise(order)]
+    # best[end]: tokens computed for the first `end` sequences, number of micro batches, and where the last one begins.
+    best = [(0, 0, 0)]
+    for end in range(1, len(order) + 1):
+        choices = []
+        size = 0
+        for begin in range(end - 1, -1, -1):
+            size += lengths[begin] - (common[begin] if begin < end - 1 else 0)
+            if size > max_tokens and begin < end - 1:
+                break
+            computed, count, _ = best[begin]
+            choices.append((computed + size, count + 1, begin))
+        best.append(min(choices))
+    batches = []
+    end = len(order)
+    while end:
+        computed, _, begin = best[end]
+        batches.append(_pack(sequences, order[begin:end], computed - best[begin][0]))
+        end = begin
+    return batches[::-1]
+
+
+def _pack(sequences: Sequence[TrainingSequence], indices: Sequence[int], computed: int | None = None) -> MicroBatch:
     width = max(used_length(sequences[index]) for index in indices) - 1
     input_ids = np.zeros((len(indices), width), dtype=np.int64)  # which id pads is of no matter: nothing sees it
     positions, targets, advantages, logprobs, lengths = [], [], [], [], []
@@ -253,6 +294,7 @@ def _pack(sequences: Sequence[TrainingSequence], indices: Sequence[int]) -> Micr
         indices=tuple(indices),
         counts=tuple(map(len, targets)),
         lengths=tuple(lengths),
+        computed=input_ids.size if computed is None else computed,
         input_ids=input_ids,
         positions=np.concatenate(positions),
         targets=np.concatenate(targets),

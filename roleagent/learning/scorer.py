@@ -81,32 +81,36 @@ class TokenScorer(nn.Module):
         # Also for k = 0: data-parallel training waits for a gradient of every parameter.
         places = positions[:0] if value_positions is None else value_positions
         with torch.autocast(input_ids.device.type, dtype=torch.bfloat16, enabled=self._autocast):
-            picked, valued = self._hidden(input_ids, lengths, positions, places)
+            hidden, rows = self._hidden(input_ids, lengths, torch.cat([positions, places]))
+            own, valued = rows[: len(positions)], rows[len(positions) :]
             head = _head(self.model)
             scores = score_tokens(
                 head,
-                picked,
+                hidden,
                 targets,
                 temperature,
                 entropy_gradient=entropy_gradient,
                 max_logits=max_logits,
                 vocabulary=_vocabulary(head),
+                rows=own,
             )
         if self.value_head is None:
             return scores.logprobs, scores.entropy, scores.logprobs.new_zeros(0)
-        values = self.value_head(valued.float()).flatten()
+        values = self.value_head(hidden.index_select(0, valued).float()).flatten()
         return scores.logprobs, scores.entropy, values
 
-    def _hidden(
-        self, input_ids: Tensor, lengths: Sequence[int] | None, positions: Tensor, places: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Last hidden states at the positions [n, d] and at the places of values [k, d]."""
+    @property
+    def shares(self) -> bool:
+        """Whether a pass computes what sequences begin with once, and pads nothing."""
+        return self._packed is not None and self._packed.usable
+
+    def _hidden(self, input_ids: Tensor, lengths: Sequence[int] | None, places: Tensor) -> tuple[Tensor, Tensor]:
+        """Last hidden states [m, d], and which of them is that of each place, [n]."""
         if self._packed is not None and self._packed.usable:
             rows = [input_ids.shape[1]] * len(input_ids) if lengths is None else lengths
-            hidden = self._packed(input_ids, rows, torch.cat([positions, places]))
-            return hidden[: len(positions)], hidden[len(positions) :]
+            return self._packed(input_ids, rows, places)
         hidden = self.model.base_model(input_ids=input_ids, use_cache=False).last_hidden_state.flatten(0, 1)
-        return hidden.index_select(0, positions), hidden.index_select(0, places)
+        return hidden.index_select(0, places), torch.arange(len(places), device=places.device)
 
 
 def _no_dropout(model: PreTrainedModel) -> None:

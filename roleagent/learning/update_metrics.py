@@ -26,6 +26,7 @@ _SUMS = (
     "scored",
     "input",
     "padded",
+    "shared",
     "mismatch_ratio",
     "mismatch_capped",
     "mismatch_gap",
@@ -43,7 +44,8 @@ class UpdateMetrics:
 
     `update/loss`, `update/policy_loss` are what the minibatches minimised, in the mean over them; `update/kl`,
     `update/entropy` (nats), `update/ratio_mean`, `update/clip_low_share`, `update/clip_high_share` are means over the
-    generated tokens that were computed. `mismatch/*`
+    generated tokens that were computed; `update/shared_share` of the tokens stand in what sequences begin with alike,
+    and were computed for another one. `mismatch/*`
     is measured in the first optimizer step alone, where the trainer still has the weights that sampled. `value/*` is
     there with a value head: its loss, and the share of the targets' variance that it explains. `gradient_noise/*` are
     means over the optimizer steps of the first pass (see `roleagent.learning.gradient_noise`).
@@ -75,7 +77,6 @@ class UpdateMetrics:
         surrogate: losses.Surrogate,
     ) -> None:
         """Add a micro batch: its part of the losses, and values a token."""
-        rows, width = batch.input_ids.shape
         real = sum(batch.lengths)
         self._accumulate(
             loss=total,
@@ -87,7 +88,8 @@ class UpdateMetrics:
             ratio=surrogate.ratio.sum(),
             scored=len(batch.targets),
             input=real,
-            padded=rows * width - real,
+            padded=max(batch.computed - real, 0),
+            shared=max(real - batch.computed, 0),
         )
 
     def add_mismatch(self, first: Tensor, sampler: Tensor, cap: float) -> None:
@@ -143,6 +145,7 @@ class UpdateMetrics:
             "update/generated_tokens": float(self._generated),
             "update/skipped_tokens": float(self._skipped),
             "update/padding_share": sums["padded"] / max(sums["input"] + sums["padded"], 1.0),
+            "update/shared_share": sums["shared"] / max(sums["input"], 1.0),
         }
         if self._noise:
             means = [sum(column) / len(self._noise) for column in zip(*self._noise, strict=True)]

@@ -433,7 +433,10 @@ def test_metrics_are_complete_and_finite():
     assert set(metrics) == {
         *(f"update/{name}" for name in ("loss", "policy_loss", "kl", "entropy", "ratio_mean", "grad_norm")),
         *(f"update/{name}" for name in ("clip_low_share", "clip_high_share", "optimizer_steps", "nonfinite_steps")),
-        *(f"update/{name}" for name in ("tokens", "generated_tokens", "skipped_tokens", "padding_share")),
+        *(
+            f"update/{name}"
+            for name in ("tokens", "generated_tokens", "skipped_tokens", "padding_share", "shared_share")
+        ),
         *(f"update/{name}" for name in ("learning_rate", "seconds", "tokens_per_second")),
         *(f"mismatch/{name}" for name in ("ratio_mean", "ratio_max", "capped_share", "logprob_gap_mean")),
         *(f"gradient_noise/{name}" for name in ("signal", "trace", "batch")),

@@ -35,7 +35,8 @@ def test_two_ranks_equal_one(two_ranks, tmp_path, case):
     one_rank = load_file(tmp_path / "model.safetensors")
     assert weights.keys() == one_rank.keys()
     for name, weight in one_rank.items():
-        torch.testing.assert_close(weights[name], weight, rtol=0, atol=1e-5)
+        # 0.03 of a step: AdamW divides by the gradient's size, so rounding shows where that is nearly zero.
+        torch.testing.assert_close(weights[name], weight, rtol=0, atol=3e-5)
     moments = load_file(two_ranks / case / "optimizer.safetensors")
     for name, moment in load_file(tmp_path / "optimizer.safetensors").items():
         torch.testing.assert_close(moments[name], moment, rtol=1e-3, atol=1e-6)

@@ -1,5 +1,8 @@
 """The packed pass and transformers' own: the same log-probs, values and gradients; who takes which."""
 
+import dataclasses
+
+import numpy as np
 import pytest
 import torch
 from learner_case import random_sequences, tiny_model, with_values
@@ -8,11 +11,11 @@ from transformers import MistralConfig, MistralForCausalLM
 from roleagent.config.models import LearnerConfig
 from roleagent.learning import packed_llama
 from roleagent.learning.learner import Learner
-from roleagent.learning.packing import micro_batches
+from roleagent.learning.packing import micro_batches, used_length
 from roleagent.learning.scorer import TokenScorer
 
 
-def passes(model, sequences, *, packed):
+def passes(model, sequences, *, packed, size=1200, shared=False):
     """Scores, values and gradients of all micro batches."""
     torch.manual_seed(0)
     scorer = TokenScorer(model, value_head=True)
@@ -21,7 +24,7 @@ def passes(model, sequences, *, packed):
     if not packed:
         scorer._packed = None
     found = []
-    for batch in micro_batches(sequences, 1200):
+    for batch in micro_batches(sequences, size, shared=shared):
         logprobs, entropy, values = scorer(
             torch.from_numpy(batch.input_ids),
             torch.from_numpy(batch.positions),
@@ -52,6 +55,44 @@ def test_both_passes_agree(family, tied, monkeypatch):
     assert gradients.keys() == expected.keys()
     for name, gradient in expected.items():
         assert gradient.abs().max() > 0, name
+        torch.testing.assert_close(gradients[name], gradient, rtol=1e-5, atol=1e-5 * gradient.abs().max().item())
+
+
+def alike(count):
+    """Episodes that begin alike for a while, two of them to the end; advantages and values differ."""
+    sequences = with_values(random_sequences(count, longest=150))
+    rng = np.random.default_rng(4)
+    for place in range(1, count):
+        (before, own), ids = sequences[place - 1 : place + 1], list(sequences[place].ids)
+        common = len(ids) if place == 2 else int(rng.integers(0, min(len(before.ids), len(ids))))
+        common = min(common, len(before.ids))
+        ids[:common] = before.ids[:common]
+        sequences[place] = dataclasses.replace(own, ids=tuple(ids))
+    return sequences
+
+
+@pytest.mark.parametrize("blocks", [8, 256])
+def test_what_sequences_begin_with_is_computed_once_for_all(blocks, monkeypatch):
+    monkeypatch.setattr(packed_llama, "_BLOCK_ROWS", blocks)
+    model, sequences = tiny_model(), alike(9)
+    lengths = sum(map(used_length, sequences)) - len(sequences)
+    (batch,) = micro_batches(sequences, 1200, shared=True)
+    assert batch.computed < 0.8 * lengths
+    order = {index: place for place, index in enumerate(batch.indices)}
+    scores, gradients = passes(model, sequences, packed=True, shared=True)
+    counts = [batch.counts, batch.counts, batch.value_counts]
+    ends = np.cumsum([sum(count) for count in counts])[:-1].tolist()
+    parts = [
+        torch.split(part, list(count)) for part, count in zip(torch.tensor_split(scores, ends), counts, strict=True)
+    ]
+    total = sum(batch.counts)
+    for index, sequence in enumerate(sequences):
+        expected, _ = passes(model, [sequence], packed=False)
+        found = torch.cat([part[order[index]] for part in parts])
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    assert total == sum(sum(sequence.mask) for sequence in sequences)
+    _, expected = passes(model, sequences, packed=False, size=10**6)  # one micro batch too, so means are over the same
+    for name, gradient in expected.items():
         torch.testing.assert_close(gradients[name], gradient, rtol=1e-5, atol=1e-5 * gradient.abs().max().item())
 
 

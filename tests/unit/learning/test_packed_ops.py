@@ -80,6 +80,41 @@ def test_gradient_of_attention(keep):
     assert gradcheck(lambda q, k, v: attention(q, k, v, heads), (random(7, 24), random(8, 8), random(8, 8)))
 
 
+def shared_beginning():
+    """Tokens 0 to 4 are a sequence; another one has the first two of them, and then tokens 5 and 6."""
+    spread = torch.tensor([0, 1, 2, 3, 4, 0, 1, 5, 6])
+    blocks = [block(0, [0, 1, 2, 3, 4], 0), block(5, [2, 3], 5)]
+    positions = [0, 1, 2, 3, 4, 2, 3]
+    queries, keys = rotation(positions, DIM**-0.5), rotation(positions, 1.0)
+    return Heads(KV_HEADS, GROUP, DIM, queries, keys, blocks, True, spread)
+
+
+def test_attention_over_a_shared_beginning_is_that_of_its_copies():
+    torch.manual_seed(5)
+    rows = [0, 1, 2, 3, 4, 0, 1, 5, 6]
+    positions = [0, 1, 2, 3, 4, 0, 1, 2, 3]
+    copies = Heads(
+        KV_HEADS,
+        GROUP,
+        DIM,
+        rotation(positions, DIM**-0.5),
+        rotation(positions, 1.0),
+        [block(0, [0, 1, 2, 3, 4], 0), block(5, [0, 1, 2, 3], 5)],
+        keep=True,
+    )
+    inputs = random(7, 24), random(7, 8), random(7, 8)
+    shared = attention(*inputs, shared_beginning())
+    apart = attention(*(x[rows] for x in inputs), copies)
+    torch.testing.assert_close(shared, apart[[0, 1, 2, 3, 4, 7, 8]])
+    torch.testing.assert_close(shared[:2], apart[5:7])
+
+
+def test_gradient_of_attention_over_a_shared_beginning():
+    torch.manual_seed(6)
+    heads = shared_beginning()
+    assert gradcheck(lambda q, k, v: attention(q, k, v, heads), (random(7, 24), random(7, 8), random(7, 8)))
+
+
 def test_gradient_of_projections():
     torch.manual_seed(2)
     bias = random(3)
@@ -107,6 +142,15 @@ def test_gradient_of_scores():
     torch.manual_seed(4)
     targets = torch.tensor([0, 6, 3])
     assert gradcheck(lambda z: token_scores(z, targets, 0.7)[0], (random(3, 7),))
+
+
+def test_a_row_that_predicts_several_targets():
+    torch.manual_seed(7)
+    logits, targets, rows = random(3, 7), torch.tensor([0, 6, 3, 3, 1]), torch.tensor([2, 0, 2, 2, 0])
+    found = token_scores(logits, targets, 0.7, rows)
+    for one, other in zip(found, token_scores(logits[rows], targets, 0.7), strict=True):
+        torch.testing.assert_close(one, other)
+    assert gradcheck(lambda z: token_scores(z, targets, 0.7, rows)[0], (logits,))
 
 
 def test_scores_of_extreme_logits():

@@ -140,6 +140,26 @@ def test_micro_batches_hold_every_sequence_once_within_the_bound(texts, bound):
         assert start == len(batch.targets)
 
 
+@given(st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=6), min_size=1, max_size=12), st.integers(1, 30))
+def test_sharing_micro_batches_compute_each_beginning_once(tails, bound):
+    sequences = [
+        TrainingSequence(
+            ids=(9, *tail, 5),
+            mask=(*[False] * len(tail), False, True),
+            advantages=(*[0.0] * len(tail), 0.0, 1.0),
+            old_logprobs=(*[0.0] * len(tail), 0.0, -1.0),
+        )
+        for tail in tails
+    ]
+    batches = micro_batches(sequences, bound, shared=True)
+    assert sorted(index for batch in batches for index in batch.indices) == list(range(len(tails)))
+    for batch in batches:
+        inputs = [sequences[index].ids[:-1] for index in batch.indices]
+        assert batch.computed == len({ids[:end] for ids in inputs for end in range(1, len(ids) + 1)})
+        assert batch.computed <= bound or len(batch.indices) == 1
+        assert inputs == sorted(inputs)
+
+
 @given(masks, st.integers(1, 80))
 def test_micro_batches_are_deterministic(texts, bound):
     sequences = [sequence(text) for text in texts]
