@@ -5,7 +5,8 @@
 The softmax runs over tasks whose effective relevance is above 0; without any, p is uniform. Relevance lies in [0, 1]:
 it is the similarity to the closest current failure, it fades by `rho` each iteration, and what counts is the part
 that the task's last group failed, `relevance * (1 - success rate)`, so a mastered task returns to the base rate. No
-weight can only grow. The largest probability is bounded exactly, by water-filling.
+weight can only grow. With `emphasis: learnable` what counts is `relevance * 4 s (1 - s)`, s the success rate: the
+variance of the outcome, without which a group has no advantage (Foerster and others 2025, arXiv 2502.12272). The largest probability is bounded exactly, by water-filling.
 
 Pure NumPy: no model, no store, no generator that lives on. The state is a small JSON-able mapping.
 """
@@ -118,7 +119,7 @@ class TaskDistribution:
 
         Args:
             task_ids: the pool, M >= 1 different ids; their order belongs to the state.
-            config: reads `enabled`, `mixture`, `softmax_temperature`, `decay`, `max_probability`.
+            config: reads `enabled`, `mixture`, `softmax_temperature`, `decay`, `emphasis`, `max_probability`.
 
         Raises:
             ConfigError: the pool is empty or holds a task twice.
@@ -132,6 +133,7 @@ class TaskDistribution:
         self._share = config.mixture if config.enabled else 0.0
         self._temperature = config.softmax_temperature
         self._decay = config.decay
+        self._emphasis = config.emphasis
         self._max_probability = config.max_probability
         self._relevance: dict[str, float] = {}
         self._pending: dict[str, float] = {}
@@ -160,7 +162,7 @@ class TaskDistribution:
         if self._mixture is None:
             effective = np.zeros(len(self.task_ids))
             for task_id, value in self._relevance.items():
-                effective[self._index[task_id]] = value * (1 - self._success.get(task_id, 0.0))
+                effective[self._index[task_id]] = value * self._emphasised(task_id)
             self._mixture = bounded_mixture(
                 effective,
                 share=self._share,
@@ -168,6 +170,13 @@ class TaskDistribution:
                 max_probability=self._max_probability,
             )
         return self._mixture
+
+    def _emphasised(self, task_id: str) -> float:
+        """Factor on a task's relevance in [0, 1]; 1 where it was never played."""
+        rate = self._success.get(task_id)
+        if rate is None:
+            return 1.0
+        return 4 * rate * (1 - rate) if self._emphasis == "learnable" else 1 - rate
 
     def probabilities(self) -> FloatArray:
         """Return p, [M] in the order of `task_ids`."""

@@ -194,6 +194,9 @@ class AgentInWorldConfig(_Frozen):
     """tau of the softmax over relevance."""
     decay: Probability = 0.9
     """rho: factor on every relevance, each iteration."""
+    emphasis: Literal["failing", "learnable"] = "failing"
+    """What a task's relevance counts for: what its last group failed, or how much that group could teach: a task that
+    is always won or always lost has no signal."""
     max_probability: float = Field(0.1, gt=0, le=1)
     """Upper bound of one task's probability (never under the uniform one)."""
 

@@ -21,7 +21,7 @@ bounds = st.floats(1e-4, 1)
 relevances = st.lists(st.one_of(st.just(0.0), st.floats(0, 1)), min_size=1, max_size=40)
 
 
-def config(**values: float | bool) -> AgentInWorldConfig:
+def config(**values: float | bool | str) -> AgentInWorldConfig:
     return AgentInWorldConfig.model_validate({"max_probability": 1.0, **values})
 
 
@@ -29,7 +29,7 @@ def pool(size: int) -> list[str]:
     return [f"task-{index:03d}" for index in range(size)]
 
 
-def distribution(size: int, relevance: dict[int, float] | None = None, **values: float | bool) -> TaskDistribution:
+def distribution(size: int, relevance: dict[int, float] | None = None, **values: float | bool | str) -> TaskDistribution:
     made = TaskDistribution(pool(size), config(**values))
     made.add_relevance({f"task-{index:03d}": value for index, value in (relevance or {}).items()})
     made.end_iteration()
@@ -56,6 +56,15 @@ def test_what_no_relevant_task_can_take_goes_to_the_others_evenly() -> None:
     parts = distribution(5, {0: 1.0, 1: 0.5}, max_probability=0.25).mixture()
     np.testing.assert_allclose(parts.probabilities, [0.25, 0.25, 1 / 6, 1 / 6, 1 / 6], rtol=1e-12)
     np.testing.assert_allclose(parts.relevance, [0.15, 0.15, 0, 0, 0], rtol=1e-12)
+
+
+def test_what_a_success_rate_leaves_of_relevance_by_hand() -> None:
+    """Relevance 1 for all; success rates 0, 1/4, 3/4, 1, unknown. Learnable: 4 s (1 - s) = 0, 3/4, 3/4, 0, 1."""
+    for emphasis, left in (("failing", [1, 0.75, 0.25, 0, 1]), ("learnable", [0, 0.75, 0.75, 0, 1])):
+        made = distribution(5, dict.fromkeys(range(5), 1.0), softmax_temperature=0.5, mixture=0.4, emphasis=emphasis)
+        made.observe({f"task-{index:03d}": rate for index, rate in enumerate((0.0, 0.25, 0.75, 1.0))})
+        weights = np.array([math.exp(value / 0.5) if value else 0.0 for value in left])
+        np.testing.assert_allclose(made.probabilities(), 0.6 / 5 + 0.4 * weights / weights.sum(), rtol=1e-12)
 
 
 def test_without_relevance_the_distribution_is_uniform() -> None:
