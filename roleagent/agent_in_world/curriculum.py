@@ -6,7 +6,8 @@ The softmax runs over tasks whose effective relevance is above 0; without any, p
 it is the similarity to the closest current failure, it fades by `rho` each iteration, and what counts is the part
 that the task's last group failed, `relevance * (1 - success rate)`, so a mastered task returns to the base rate. No
 weight can only grow. With `emphasis: learnable` what counts is `relevance * 4 s (1 - s)`, s the success rate: the
-variance of the outcome, without which a group has no advantage (Foerster and others 2025, arXiv 2502.12272). The largest probability is bounded exactly, by water-filling.
+variance of the outcome, without which a group has no advantage (Foster et al. 2025, arXiv 2502.12272). The largest
+probability is bounded exactly, by water-filling.
 
 Pure NumPy: no model, no store, no generator that lives on. The state is a small JSON-able mapping.
 """

@@ -29,7 +29,9 @@ def pool(size: int) -> list[str]:
     return [f"task-{index:03d}" for index in range(size)]
 
 
-def distribution(size: int, relevance: dict[int, float] | None = None, **values: float | bool | str) -> TaskDistribution:
+def distribution(
+    size: int, relevance: dict[int, float] | None = None, **values: float | bool | str
+) -> TaskDistribution:
     made = TaskDistribution(pool(size), config(**values))
     made.add_relevance({f"task-{index:03d}": value for index, value in (relevance or {}).items()})
     made.end_iteration()
