@@ -170,11 +170,16 @@ class Learner:
         if self._value_head is None:
             raise ConfigError("there is no value head; set learner.value_coefficient above 0")
         found: list[NDArray[np.float64]] = [np.zeros(0)] * len(sequences)
-        for batch in micro_batches(sequences, self.config.micro_batch_tokens):
+        for batch in micro_batches(sequences, self.config.micro_batch_tokens, shared=self._bare_scorer.shares):
             none = self._tensor(batch.positions[:0])
             with torch.no_grad():
                 _, _, values = self._scorer(
-                    self._tensor(batch.input_ids), none, none, 1.0, value_positions=self._tensor(batch.value_positions)
+                    self._tensor(batch.input_ids),
+                    none,
+                    none,
+                    1.0,
+                    value_positions=self._tensor(batch.value_positions),
+                    lengths=batch.lengths,
                 )
             parts = torch.split(values.double().cpu(), list(batch.value_counts))
             for index, part in zip(batch.indices, parts, strict=True):

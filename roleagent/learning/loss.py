@@ -74,6 +74,9 @@ def score_tokens(
         vocabulary: V.
         rows: int64 [n], which hidden state predicts each target, where several targets may have the same one.
     """
+    if not len(targets):  # a pass for values alone
+        nothing = hidden.new_zeros(0, dtype=torch.float32)
+        return TokenScores(nothing, nothing)
     size = max(1, max_logits // vocabulary)
     if rows is not None and (entropy_gradient or len(hidden) > size):
         hidden, rows = hidden.index_select(0, rows), None

@@ -24,6 +24,9 @@ from roleagent.learning.prefix_tree import common_prefix
 from roleagent.seeding import generator
 from roleagent.types import StopReason, TrainingSequence, Trajectory, ValuePoint
 
+#: Tokens of a micro batch before what they have in common is counted once, over its bound: keys and values are spread.
+_MOST_SPREAD = 4
+
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float32]
 
@@ -218,7 +221,8 @@ def micro_batches(
 
     Args:
         sequences: the whole list.
-        max_tokens: bound of `MicroBatch.computed`; a longer sequence is a batch of its own.
+        max_tokens: bound of `MicroBatch.computed`, and of a quarter of all tokens; a longer sequence is a batch of its
+            own.
         indices: which of them to pack (default: all); each must hold a generated token.
         shared: the pass computes what sequences begin with once: put those together that begin alike.
 
@@ -254,10 +258,11 @@ def _sharing(sequences: Sequence[TrainingSequence], max_tokens: int, chosen: Ite
     best = [(0, 0, 0)]
     for end in range(1, len(order) + 1):
         choices = []
-        size = 0
+        size = spread = 0
         for begin in range(end - 1, -1, -1):
             size += lengths[begin] - (common[begin] if begin < end - 1 else 0)
-            if size > max_tokens and begin < end - 1:
+            spread += lengths[begin]
+            if (size > max_tokens or spread > _MOST_SPREAD * max_tokens) and begin < end - 1:
                 break
             computed, count, _ = best[begin]
             choices.append((computed + size, count + 1, begin))

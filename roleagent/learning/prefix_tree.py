@@ -19,14 +19,17 @@ IntArray = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """The m different tokens of some sequences, sequence by sequence in the order of their ids."""
+    """The m different tokens of some sequences, sequence by sequence in the order of their ids.
+
+    A sequence whose tokens are all those of another one is no path of its own.
+    """
 
     ids: IntArray  #: [m]
     positions: IntArray  #: [m], in their sequences
-    owners: IntArray  #: [m], rising: the first sequence, in the tree's order, that has the token
-    lengths: tuple[int, ...]  #: of the sequences, in the tree's order
+    owners: IntArray  #: [m], rising: the first path that has the token
+    lengths: tuple[int, ...]  #: of the paths
     tokens: IntArray  #: [B, L], the tree's token at each place of the padded rows; -1 at padding
-    spread: IntArray | None  #: [sum of lengths], the sequences' tokens, in the tree's order; None: nothing is shared
+    spread: IntArray | None  #: [sum of lengths], the paths' tokens, one path after the other; None: nothing is shared
 
 
 def common_prefix(first: npt.NDArray[np.integer], second: npt.NDArray[np.integer]) -> int:
@@ -42,23 +45,22 @@ def grow(input_ids: IntArray, lengths: Sequence[int]) -> Tree:
     # In the order of the ids, no sequence has more in common with an earlier one than with its neighbour.
     order = sorted(range(len(rows)), key=lambda row: (rows[row].tolist(), row))
     tokens = np.full(input_ids.shape, -1, dtype=np.int64)
-    own: list[IntArray] = []
-    begins: list[int] = []
+    paths: list[tuple[int, int]] = []  # row, and where its own tokens begin
     count = 0
     for place, row in enumerate(order):
-        before = order[place - 1]
+        before, length = order[place - 1], lengths[row]
         begin = common_prefix(rows[before], rows[row]) if place else 0
         tokens[row, :begin] = tokens[before, :begin]
-        tokens[row, begin : lengths[row]] = np.arange(count, count + lengths[row] - begin)
-        own.append(rows[row][begin:])
-        begins.append(begin)
-        count += lengths[row] - begin
-    sizes = [len(part) for part in own]
+        tokens[row, begin:length] = np.arange(count, count + length - begin)
+        count += length - begin
+        if begin < length:
+            paths.append((row, begin))
+    shared = any(begin for _, begin in paths)
     return Tree(
-        ids=np.concatenate(own),
-        positions=np.concatenate([np.arange(begin, begin + size) for begin, size in zip(begins, sizes, strict=True)]),
-        owners=np.repeat(np.arange(len(own)), sizes),
-        lengths=tuple(lengths[row] for row in order),
+        ids=np.concatenate([rows[row][begin:] for row, begin in paths]),
+        positions=np.concatenate([np.arange(begin, lengths[row]) for row, begin in paths]),
+        owners=np.repeat(np.arange(len(paths)), [lengths[row] - begin for row, begin in paths]),
+        lengths=tuple(lengths[row] for row, _ in paths),
         tokens=tokens,
-        spread=np.concatenate([tokens[row, : lengths[row]] for row in order]) if any(begins) else None,
+        spread=np.concatenate([tokens[row, : lengths[row]] for row, _ in paths]) if shared else None,
     )

@@ -73,7 +73,7 @@ class TurnBatch:
         self._ids: list[list[int]] = [[] for _ in range(lanes)]
         self._logprobs: list[list[float]] = [[] for _ in range(lanes)]
         self._unseen: list[list[tuple[int, float]]] = [[] for _ in range(lanes)]  # sampled, not yet revealed
-        self._reading = [-1] * lanes  # the reading of the present pass that the lane is in
+        self._read_in = [-1] * lanes  # the slot of the lane's last pass: lanes that shared it had the same sequence
         self._drafted: dict[tuple[object, ...], int] = {}  # what the drafter has read in this pass, and in which lane
         self._active: list[int] = []
         self._acted = [False] * lanes  # the turn's action is complete; what follows are predictions
@@ -202,11 +202,11 @@ class TurnBatch:
         self._meter.prefilled_tokens += read
         self._seconds = seconds - context
         look, at = [], 0
-        for number, (reading, draft) in enumerate(zip(readings, drafts, strict=True)):
+        for reading, draft in zip(readings, drafts, strict=True):
             for place, lane in enumerate(reading.lanes):
                 right = next((n for n, token in enumerate(draft) if tokens[at + n][place] != token), len(draft))
                 self._unseen[lane] = [(tokens[at + n][place], logprobs[at + n][place]) for n in range(right + 1)]
-                self._reading[lane] = number
+                self._read_in[lane] = reading.slot
                 # The last revealed token is not in the cache yet, or, as a wrong guess was, it will be overwritten.
                 self._slots.held[lane] += len(reading.ids) - 1
                 if self.reveal(lane):
@@ -229,7 +229,7 @@ class TurnBatch:
 
     def _teach(self, drafter: Drafter, lane: int, ids: list[int]) -> None:
         """Have the drafter read what the lane wrote; of lanes that wrote the same behind the same, the first one."""
-        key = (self._reading[lane], self._slots.held[lane], *ids)
+        key = (self._read_in[lane], self._slots.held[lane], *ids)
         other = self._drafted.setdefault(key, lane)
         if other == lane:
             drafter.read(lane, ids, written=True)

@@ -125,12 +125,12 @@ class SlotCache:
         self._lengths[rows] += counts
 
     def reserve(self, length: int) -> None:
-        """Grow every layer to hold all rows and `length` columns; both grow by half, so that copies stay few."""
+        """Grow every layer to hold all rows and `length` columns; both grow by a share, so that copies stay few."""
         if length > self.capacity:
             wanted = max(length, self.capacity + self.capacity // 2)
             self.capacity = -(-wanted // _GROWTH) * _GROWTH
         if len(self._slot_at) > self._rows:
-            self._rows = max(len(self._slot_at), self._rows + self._rows // 2)
+            self._rows = max(len(self._slot_at), self._rows + self._rows // 4)
         for index in self.layers:
             layer = self.layers[index]
             layer.keys = self._grown(layer.keys)
@@ -177,7 +177,11 @@ class SlotCache:
             raise ValueError(f"slot {slot} holds {self._lengths[source]} tokens, of which {length} are asked for")
         (new,) = self.open(1, self._limit[slot])
         row = self._row_of[new]
-        self.reserve(length)
+        try:
+            self.reserve(length)
+        except BaseException:  # no memory: the caller never hears of the slot, so nobody else could close it
+            self.close([new])
+            raise
         for layer in self.layers.values():
             for tensor in (layer.keys, layer.values):
                 tensor[row, :, :length] = tensor[source, :, :length]

@@ -158,6 +158,7 @@ def test_sharing_micro_batches_compute_each_beginning_once(tails, bound):
         assert batch.computed == len({ids[:end] for ids in inputs for end in range(1, len(ids) + 1)})
         assert batch.computed <= bound or len(batch.indices) == 1
         assert inputs == sorted(inputs)
+        assert sum(map(len, inputs)) <= 4 * bound or len(batch.indices) == 1
 
 
 @given(masks, st.integers(1, 80))

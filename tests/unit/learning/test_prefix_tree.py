@@ -31,6 +31,15 @@ def test_a_tree_by_hand():
     assert tree.spread.tolist() == [0, 1, 2, 3, 4, 2, 3, 5, 6]
 
 
+def test_copies_are_no_paths_of_their_own():
+    tree = grow(*padded([[7, 1], [7, 1, 2], [7, 1, 2], [7, 1]]))
+    assert tree.ids.tolist() == [7, 1, 2]
+    assert tree.lengths == (2, 3)
+    assert tree.tokens.tolist() == [[0, 1, -1], [0, 1, 2], [0, 1, 2], [0, 1, -1]]
+    assert tree.spread is not None
+    assert tree.spread.tolist() == [0, 1, 0, 1, 2]
+
+
 def test_nothing_in_common_is_not_spread():
     tree = grow(*padded([[2, 1], [1, 2, 3]]))
     assert tree.spread is None
@@ -43,12 +52,12 @@ def test_every_path_is_a_sequence_and_every_beginning_a_node(rows):
     tree = grow(input_ids, lengths)
     beginnings = {tuple(row[:end]) for row in rows for end in range(1, len(row) + 1)}
     assert len(tree.ids) == len(tree.positions) == len(tree.owners) == len(beginnings)
-    assert sorted(lengths) == sorted(tree.lengths)
+    assert len(tree.lengths) == len(set(map(tuple, rows)))
     for row, nodes in zip(rows, tree.tokens, strict=True):
         assert tree.ids[nodes[: len(row)]].tolist() == row
         assert tree.positions[nodes[: len(row)]].tolist() == list(range(len(row)))
         assert (nodes[len(row) :] == -1).all()
     assert (np.diff(tree.owners) >= 0).all()
     if tree.spread is not None:
-        assert len(tree.spread) == sum(lengths)
+        assert len(tree.spread) == sum(tree.lengths)
         assert sorted(set(tree.spread.tolist())) == list(range(len(tree.ids)))
