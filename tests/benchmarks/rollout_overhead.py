@@ -43,6 +43,13 @@ class ExpertEngine:
         self.opened += count
         return list(range(self.opened - count, self.opened))
 
+    def truncate(self, slots: Sequence[int], lengths: Sequence[int]) -> None:
+        """Nothing: it holds no tokens."""
+
+    def fork(self, slot: int, length: int) -> int:
+        """Nothing is shared here."""
+        raise AssertionError("no two lanes share a slot")
+
     def close(self, slots: Sequence[int]) -> None:
         for slot in slots:
             self.plan.pop(slot, None)
@@ -91,7 +98,13 @@ def measure() -> dict[str, float]:
         for opening, episode in zip(openings, texts, strict=True)
     }
     settings = RolloutSettings(
-        horizon=1, max_steps=50, max_turn_tokens=300, max_context=100_000, concurrency=EPISODES, instructions=False
+        horizon=1,
+        max_steps=50,
+        max_turn_tokens=300,
+        max_context=100_000,
+        concurrency=EPISODES,
+        instructions=False,
+        share=False,
     )
     best: dict[str, float] = {}
     for repeat in range(REPEATS):

@@ -40,6 +40,16 @@ class ScriptedEngine:
             self._ids[slot].append(int(token))
         return self._logits(slots)
 
+    def truncate(self, slots: Sequence[int], lengths: Sequence[int]) -> None:
+        for slot, length in zip(slots, lengths, strict=True):
+            assert length <= len(self._ids[slot])
+            del self._ids[slot][length:]
+
+    def fork(self, slot: int, length: int) -> int:
+        (new,) = self.open(1, self.max_context)
+        self._ids[new] = self._ids[slot][:length]
+        return new
+
     def close(self, slots: Sequence[int]) -> None:
         for slot in slots:
             del self._ids[slot]
