@@ -44,6 +44,9 @@ def draw_ablation(results: Results) -> Figure | None:
         style.percent(panel, *reach)
         panel.axvline(_scaled(_budget(results, axis), results), color=style.REST, linewidth=1, linestyle=(0, (4, 3)))
     style.dress(axes[0], "At equal episodes", "held-out success over training episodes", xlabel="episodes")
+    # One run that was held up would squeeze all others: lines are cut where no variant has all its seeds any more.
+    end = _scaled(("seconds", _last_common(results, drawn)), results)
+    axes[1].set_xlim(-0.02 * end, 1.03 * end)
     unit = "minutes" if _minutes(results) else "seconds"
     style.dress(axes[1], "At equal time", "the same over training time, evaluations left out", xlabel=unit)
     if compared:
@@ -62,7 +65,7 @@ def _curves(axes: Axes, axis: Axis, results: Results, drawn: Sequence[str], colo
         scale = 60.0 if axis == "seconds" and _minutes(results) else 1.0
         for curve in curves if len(curves) > 1 else []:
             xs = [point.at(axis) / scale for point in curve]
-            axes.plot(xs, [point.success for point in curve], color=colour, linewidth=0.8, alpha=0.3)
+            axes.plot(xs, [point.success for point in curve], color=colour, linewidth=0.8, alpha=0.22)
         places = common_places(curves, axis)
         columns = [[value for curve in curves if (value := read_off(curve, axis, x)) is not None] for x in places]
         means = [sum(values) / len(values) for values in columns]
@@ -108,6 +111,12 @@ def _reach(curves: Sequence[Curve]) -> tuple[float, float]:
     values = [point.success for curve in curves for point in curve]
     room = max(_ROOM, (max(values) - min(values)) * 0.1)
     return max(0.0, min(values) - room), min(1.0, max(values) + room)
+
+
+def _last_common(results: Results, drawn: Sequence[str]) -> float:
+    """Seconds up to which the variant that goes on longest has all its seeds; the budget at least."""
+    ends = [places[-1] for name in drawn if (places := common_places(results.curves(name), "seconds"))]
+    return max([*ends, _budget(results, "seconds")[1]])
 
 
 def _budget(results: Results, axis: str) -> tuple[str, float]:

@@ -6,6 +6,7 @@ without pyplot: nothing global changes and threads do not meet.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -51,11 +52,12 @@ def figure_legend(figure: Figure, entries: Sequence[tuple[str, str]], title: str
     from matplotlib.lines import Line2D
 
     handles = [Line2D([], [], color=colour, linewidth=2.6) for _, colour in entries]
+    rows = max(1, math.ceil(len(entries) / 6))
     legend = figure.legend(
         handles,
         [label for label, _ in entries],
         loc="outside lower left",
-        ncols=min(6, len(entries)),
+        ncols=max(1, math.ceil(len(entries) / rows)),
         frameon=False,
         fontsize=9.5,
         labelcolor=INK,

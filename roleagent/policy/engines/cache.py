@@ -7,6 +7,7 @@ when the set of slots has changed by more than `slack` allows.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -141,7 +142,7 @@ class SlotCache:
         layer = self.layers.get(index)
         if layer is None:
             shape = (self._rows, kv_heads, self.capacity)
-            layer = LayerCache(like.new_zeros((*shape, key_dim)), like.new_zeros((*shape, value_dim)))
+            layer = LayerCache(_zeros((*shape, key_dim), like), _zeros((*shape, value_dim), like))
             self.layers[index] = layer
         return layer
 
@@ -208,9 +209,21 @@ class SlotCache:
         rows, heads, columns, size = tensor.shape
         if rows >= self._rows and columns >= self.capacity:
             return tensor
-        grown = tensor.new_zeros((max(rows, self._rows), heads, max(columns, self.capacity), size))
+        grown = _zeros((max(rows, self._rows), heads, max(columns, self.capacity), size), tensor)
         grown[:rows, :, :columns] = tensor
         return grown
+
+
+def _zeros(shape: tuple[int, ...], like: Tensor) -> Tensor:
+    """Zeros of the type and device of `like`.
+
+    On the CPU they are numpy's: pages that the system gives when they are first written, large ones where it has them.
+    Torch would write all of them at once, and most of a cache is never used.
+    """
+    if like.device.type != "cpu":
+        return like.new_zeros(shape)
+    count = math.prod(shape) * like.element_size()
+    return torch.from_numpy(np.zeros(count, dtype=np.uint8)).view(like.dtype).view(shape)
 
 
 def causal_bias(positions: Tensor, columns: int, dtype: torch.dtype) -> Tensor:

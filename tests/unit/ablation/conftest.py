@@ -18,9 +18,17 @@ MakeResults = Callable[..., Results]
 
 @pytest.fixture
 def make_up() -> MakeResults:
-    """Make up results: every run starts at 40 %, ends after 64 episodes, and takes `seconds` of its variant."""
+    """Make up results: every run starts at 40 %, ends after 64 episodes, and takes `seconds` of its variant.
 
-    def make(ends: Ends, reference: str = "full", seconds: Mapping[str, float] | None = None) -> Results:
+    `delays` has seconds that a variant's last seed takes on top.
+    """
+
+    def make(
+        ends: Ends,
+        reference: str = "full",
+        seconds: Mapping[str, float] | None = None,
+        delays: Mapping[str, float] | None = None,
+    ) -> Results:
         outcomes = []
         for name, values in ends.items():
             for seed, end in enumerate(values):
@@ -28,7 +36,8 @@ def make_up() -> MakeResults:
                 if end is None:
                     outcomes.append(Outcome(run_id, name, seed, "failed", "it | broke"))
                     continue
-                time = (seconds or {}).get(name, 60.0)
+                late = (delays or {}).get(name, 0.0) if seed == len(values) - 1 else 0.0
+                time = (seconds or {}).get(name, 60.0) + late
                 curve = (Point(0, 0.0, 0.0, 0.4, 100), Point(4, 64.0, time, end, 100))
                 outcomes.append(Outcome(run_id, name, seed, "finished", "", curve, f"mlflow-{name}-{seed}"))
         labels = {name: LABELS.get(name, name) for name in ends}

@@ -97,6 +97,15 @@ def test_the_figure_shows_means_bands_seeds_and_differences(results: Results) ->
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["full method", "GiGPO", "GRPO"]
 
 
+def test_a_run_that_was_held_up_does_not_squeeze_the_others(make_up: MakeResults) -> None:
+    results = make_up({"full": [0.7, 0.8], "gigpo": [0.6, 0.6]}, seconds={"gigpo": 80.0}, delays={"full": 4000.0})
+    figure = draw_ablation(results)
+    assert figure is not None
+    minutes = figure.axes[1].get_xlim()
+    assert minutes[1] == pytest.approx(1.03 * 80 / 60)  # gigpo has all its seeds up to 80 s, full up to 60 s
+    assert minutes[0] < 0
+
+
 def test_a_figure_without_pairs_or_runs(make_up: MakeResults) -> None:
     alone = draw_ablation(make_up({"full": [0.5]}))
     assert alone is not None
