@@ -13,7 +13,8 @@ a fused kernel: the products run at the machine's rate, what lies above the diag
 and the probabilities are kept for the backward pass as long as they are small (`KEPT`).
 
 What lies between the matrices of the MLP is made and used in chunks of rows, forwards and again backwards: it stays
-in the cache and costs no memory.
+in the cache and costs no memory. The largest array, that of the logits, is there once: probabilities and then gradients
+take its place, chunk by chunk.
 
 Everything is float32 and deterministic.
 """
@@ -30,7 +31,7 @@ from torch.autograd import Function
 #: Attention probabilities kept for the backward pass in one forward pass, all layers together: 256 MiB in float32.
 KEPT = 2**26
 
-_MLP_ROWS = 512  # rows of a chunk between the matrices of the MLP
+_CHUNK = 512  # rows of a chunk between the matrices of the MLP, and of logits
 
 
 class Block(NamedTuple):
@@ -99,7 +100,8 @@ def token_scores(
 ) -> tuple[Tensor, Tensor]:
     """Log-prob of each target and entropy of its row, [n] each, from logits [m, V]; the entropy has no gradient.
 
-    `rows` [n] says which row predicts each target; without it there is one row a target, in order.
+    The logits are used up: their memory holds the probabilities, then the gradient. `rows` [n] says which row predicts
+    each target; without it there is one row a target, in order.
     """
     rows = torch.arange(len(targets), device=targets.device) if rows is None else rows
     return cast("tuple[Tensor, Tensor]", _TokenScores.apply(logits, targets, temperature, rows))  # type: ignore[no-untyped-call]
@@ -179,7 +181,7 @@ class _GatedMlp(Function):
 
 
 def _chunks(count: int) -> list[slice]:
-    return [slice(start, min(start + _MLP_ROWS, count)) for start in range(0, count, _MLP_ROWS)]
+    return [slice(start, min(start + _CHUNK, count)) for start in range(0, count, _CHUNK)]
 
 
 class _Attention(Function):
@@ -254,16 +256,26 @@ def _shares(rows: Tensor, keys: Tensor, block: Block, group: int) -> Tensor:
 class _TokenScores(Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor, temperature: float, rows: Tensor) -> tuple[Tensor, Tensor]:
-        shifted = logits - logits.amax(-1, keepdim=True)
-        if temperature != 1.0:
-            shifted.div_(temperature)
-        probabilities = torch.softmax(shifted, -1)
-        # The largest probability is 1 / sum exp z of the shifted logits, and at least 1 / V: its logarithm is exact.
-        its_logprob = probabilities.amax(-1).log_()
-        logprobs = shifted[rows, targets] + its_logprob[rows]
-        entropy = (-torch.linalg.vecdot(probabilities, shifted) - its_logprob)[rows]
+        # Outside of autograd, which would not let it be written to; it still counts the writing, so a backward pass
+        # that needs the logits is refused.
+        held = logits.detach()
+        picked = held[rows, targets]
+        highest, surprise, entropy = (held.new_empty(len(held)) for _ in range(3))
+        for part in _chunks(len(held)):
+            shifted = held[part]
+            torch.amax(shifted, -1, out=highest[part])
+            shifted.sub_(highest[part].unsqueeze(1))
+            if temperature != 1.0:
+                shifted.div_(temperature)
+            probabilities = torch.softmax(shifted, -1)
+            # The largest probability is 1 / sum exp z of the shifted logits, at least 1 / V: its logarithm is exact.
+            torch.amax(probabilities, -1, out=surprise[part]).log_().neg_()
+            torch.linalg.vecdot(probabilities, shifted, out=entropy[part]).neg_().add_(surprise[part])
+            shifted.copy_(probabilities)
+        logprobs = picked.sub_(highest[rows]).div_(temperature).sub_(surprise[rows])
         ctx.temperature = temperature
-        ctx.save_for_backward(probabilities, targets, rows)
+        ctx.save_for_backward(held, targets, rows)
+        entropy = entropy[rows]
         ctx.mark_non_differentiable(entropy)
         return logprobs, entropy
 
@@ -272,6 +284,6 @@ class _TokenScores(Function):
         probabilities, targets, rows = ctx.saved_tensors
         gradient = gradient / ctx.temperature
         pulled = gradient.new_zeros(len(probabilities)).index_add_(0, rows, gradient)
-        result = probabilities * -pulled.unsqueeze(1)
+        result = probabilities.mul_(pulled.neg_().unsqueeze(1))  # in place: a second backward pass is refused
         result.view(-1).index_add_(0, rows * result.shape[1] + targets, gradient)
         return result, None, None, None

@@ -31,6 +31,7 @@ BENCHMARKS = (
     "update_speed",
     "update_fraction",
     "trl_update",
+    "trl_success",
     "text_matching",
     "iteration_cost",
     "diagnosis_accuracy",

@@ -1,8 +1,9 @@
-"""CPU seconds to a held-out success rate, ours and TRL's. Long: `make bench` leaves it out, and it can be resumed.
+"""CPU seconds to a held-out success rate, ours and TRL's. Long: it can be resumed, and `make bench` only reads it.
 
     python -m tests.benchmarks.trl_success ours FOLDER --minutes 60      as often as wanted: it goes on where it was
     python -m tests.benchmarks.trl_success theirs FOLDER --minutes 60
     python -m tests.benchmarks.trl_success report FOLDER --target 0.7
+    python -m tests.benchmarks trl_success                                of build/success, into build/benchmarks.json
 
 Both sides start from the packaged policy on the quickstart household with the same recipe: 8 tasks x 8 episodes a step
 at temperature 0.7, two optimiser steps on 32 episodes each, AdamW at a constant 3e-4, gradients cut at 1, clip 0.2 and
@@ -37,6 +38,7 @@ from tests.benchmarks.trl_generation import Rollout
 EVERY, TASKS_A_STEP, RATE = 2, 8, 3e-4  # iterations between evaluations; tasks of an iteration; learning rate
 HELDOUT, TEMPERATURE = 128, 0.4
 RUN = "trl-success-ours"
+FOLDER, TARGET = Path("build/success"), 0.7  # where `make bench` looks, and for which success
 Row = dict[str, float]  # iteration, cpu (seconds so far, training alone), success (held out)
 
 
@@ -51,7 +53,7 @@ def report(ours: Sequence[Row], theirs: Sequence[Row], target: float) -> dict[st
     While TRL has not, what it has spent so far gives an upper bound of the ratio.
     """
     here, there = first_reaching(ours, target), first_reaching(theirs, target)
-    found = {"target": target}
+    found = {"trl_success_target": target}
     if here is not None:
         found["success_cpu_seconds"] = here
     if there is not None:
@@ -61,6 +63,12 @@ def report(ours: Sequence[Row], theirs: Sequence[Row], target: float) -> dict[st
     elif here is not None and theirs and theirs[-1]["cpu"] > 0:
         found["trl_time_to_success_ratio_at_most"] = here / theirs[-1]["cpu"]
     return found
+
+
+def numbers() -> dict[str, float]:
+    """For `make bench`: what the calls above have found so far, in `build/success`; nothing without them."""
+    ours, theirs = (read_rows(FOLDER / name) for name in ("ours.json", "theirs.json"))
+    return report(ours, theirs, TARGET) if ours else {}
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -231,7 +239,7 @@ def main() -> None:
     parser.add_argument("what", choices=["ours", "theirs", "report"])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--minutes", type=float, default=5.0)
-    parser.add_argument("--target", type=float, default=0.7)
+    parser.add_argument("--target", type=float, default=TARGET)
     parser.add_argument("--again", action="store_true", help="TRL reads the whole conversation again in every turn")
     arguments = parser.parse_args()
     torch.set_num_threads(1)

@@ -7,8 +7,8 @@ Two batches:
   turns. No two have a beginning in common.
 
 TRL's GRPOTrainer computes loss and gradient (`compute_loss`, `dapo` loss, environment tokens masked, no KL), AdamW
-steps. Its sampling, data loading and logging are left out; activation checkpointing, its default and slower, is off;
-its micro batches hold as many sequences as fit into the tokens of ours. One thread.
+steps. Its sampling, data loading and logging are left out; activation checkpointing, its default and slower, is off.
+Each side has the micro batches that suit it best, of those that were tried. One thread.
 
 Both run in one process, in turn, for the speed; each in a process of its own, for the memory.
 """
@@ -55,7 +55,8 @@ class Batch(NamedTuple):
     model: PreTrainedModel
     sequences: list[TrainingSequence]
     temperature: float
-    micro_batch_tokens: int  #: of those that were tried, the one that suits TRL best
+    our_tokens: int  #: of a micro batch of ours
+    their_tokens: int  #: of a micro batch of TRL's, padding included
 
 
 def unlike() -> Batch:
@@ -78,7 +79,7 @@ def unlike() -> Batch:
                 trajectory_id=str(place),
             )
         )
-    return Batch(Qwen2ForCausalLM(Qwen2Config(**shape, **heads)), sequences, 1.0, 3072)
+    return Batch(Qwen2ForCausalLM(Qwen2Config(**shape, **heads)), sequences, 1.0, 1536, 3072)
 
 
 def episodes() -> Batch:
@@ -87,7 +88,7 @@ def episodes() -> Batch:
     trajectories = case.collect(0)
     rng = np.random.default_rng(0)
     advantages = {run.trajectory_id: np.full(len(run.steps), rng.normal()) for run in trajectories}
-    return Batch(case.policy.model, to_sequences(trajectories, advantages), case.settings.temperature, 2048)
+    return Batch(case.policy.model, to_sequences(trajectories, advantages), case.settings.temperature, 2048, 2048)
 
 
 CASES: dict[str, Callable[[], Batch]] = {"episodes": episodes, "unlike": unlike}
@@ -95,7 +96,7 @@ CASES: dict[str, Callable[[], Batch]] = {"episodes": episodes, "unlike": unlike}
 
 def ours(batch: Batch) -> Callable[[], object]:
     """Return an update of the learner."""
-    config = LearnerConfig(learning_rate=1e-5, kl_coefficient=0.0, micro_batch_tokens=batch.micro_batch_tokens)
+    config = LearnerConfig(learning_rate=1e-5, kl_coefficient=0.0, micro_batch_tokens=batch.our_tokens)
     learner = Learner(copy.deepcopy(batch.model), None, config, seed=0)
     return lambda: learner.update(batch.sequences, temperature=batch.temperature, iteration=0)
 
@@ -109,7 +110,7 @@ def theirs(batch: Batch) -> Callable[[], object]:
     tokenizer.pad_token, tokenizer.eos_token = PAD, tokenizer.convert_ids_to_tokens(4)
     folder = tempfile.mkdtemp()
     sequences = sorted(batch.sequences, key=lambda item: -len(item.ids))
-    size = batch.micro_batch_tokens // len(sequences[0].ids)
+    size = batch.their_tokens // len(sequences[0].ids)
     parts = [sequences[start : start + size] for start in range(0, len(sequences), size)]
     trainer = GRPOTrainer(
         model=copy.deepcopy(batch.model),

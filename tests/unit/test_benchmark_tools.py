@@ -112,6 +112,14 @@ def test_the_page_explains_every_number() -> None:
     assert not [name for name in NAMES.split() if f"`{name}`" not in page]
 
 
+def test_what_a_long_run_found_goes_into_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trl_success, "FOLDER", tmp_path)
+    assert trl_success.numbers() == {}
+    for name, cpu in (("ours", 30.0), ("theirs", 120.0)):
+        trl_success.write_rows(tmp_path / f"{name}.json", [{"iteration": 2.0, "cpu": cpu, "success": 0.7}])
+    assert trl_success.numbers()["trl_time_to_success_ratio"] == 0.25
+
+
 def test_time_to_success_by_hand() -> None:
     def rows(*pairs: tuple[float, float]) -> list[dict[str, float]]:
         return [{"iteration": float(n), "cpu": cpu, "success": success} for n, (cpu, success) in enumerate(pairs)]
@@ -123,4 +131,4 @@ def test_time_to_success_by_hand() -> None:
     unfinished = trl_success.report(ours, rows((0, 0.5), (100, 0.6)), 0.7)
     assert "trl_time_to_success_ratio" not in unfinished
     assert unfinished["trl_time_to_success_ratio_at_most"] == 0.4
-    assert trl_success.report(rows((0, 0.5)), [], 0.7) == {"target": 0.7}
+    assert trl_success.report(rows((0, 0.5)), [], 0.7) == {"trl_success_target": 0.7}

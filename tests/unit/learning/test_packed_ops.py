@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 from torch.autograd import gradcheck
 
 from roleagent.learning import packed_ops
@@ -123,7 +124,7 @@ def test_gradient_of_projections():
 
 def test_gradients_of_norm_and_mlp(monkeypatch):
     torch.manual_seed(3)
-    monkeypatch.setattr(packed_ops, "_MLP_ROWS", 2)  # three chunks, the last one short
+    monkeypatch.setattr(packed_ops, "_CHUNK", 2)  # three chunks, the last one short
     assert gradcheck(lambda x, w: rms_norm(x, w, 0.1), (random(5, 4), random(4)))
     assert gradcheck(gated_mlp, (random(5, 4), random(5, 4), random(3, 4), random(3, 4), random(4, 3)))
 
@@ -138,19 +139,65 @@ def test_values_of_norm_and_mlp():
     torch.testing.assert_close(found, torch.tensor([[5 + 6 * math.log(3)]]))
 
 
-def test_gradient_of_scores():
+def score(logits: Tensor, targets: Tensor, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Score a copy: the logits of a call are used up."""
+    return token_scores(logits.clone(), targets, 0.7, rows)
+
+
+def slopes(logits: Tensor, targets: Tensor, rows: Tensor | None = None, step: float = 1e-6) -> Tensor:
+    """Numerical derivative of each log-prob by each logit, [n, m * V]."""
+    columns = []
+    for place in range(logits.numel()):
+        moved = torch.zeros(logits.numel(), dtype=logits.dtype)
+        moved[place] = step
+        ahead, behind = (score(logits.detach() + sign * moved.view_as(logits), targets, rows)[0] for sign in (1, -1))
+        columns.append((ahead - behind) / (2 * step))
+    return torch.stack(columns, 1)
+
+
+@pytest.mark.parametrize(
+    ("targets", "rows"), [([0, 6, 3], None), ([0, 6, 3, 3, 1], [2, 0, 2, 2, 0])], ids=["a row a target", "shared rows"]
+)
+def test_gradient_of_scores(targets: list[int], rows: list[int] | None):
     torch.manual_seed(4)
-    targets = torch.tensor([0, 6, 3])
-    assert gradcheck(lambda z: token_scores(z, targets, 0.7)[0], (random(3, 7),))
+    logits, wanted = random(3, 7), torch.tensor(targets)
+    places = None if rows is None else torch.tensor(rows)
+    expected = slopes(logits, wanted, places)
+    for number, line in enumerate(expected):
+        (found,) = torch.autograd.grad(score(logits, wanted, places)[0][number], logits)
+        torch.testing.assert_close(found.flatten(), line, rtol=1e-6, atol=1e-8)
 
 
 def test_a_row_that_predicts_several_targets():
     torch.manual_seed(7)
     logits, targets, rows = random(3, 7), torch.tensor([0, 6, 3, 3, 1]), torch.tensor([2, 0, 2, 2, 0])
-    found = token_scores(logits, targets, 0.7, rows)
-    for one, other in zip(found, token_scores(logits[rows], targets, 0.7), strict=True):
+    for one, other in zip(score(logits, targets, rows), score(logits[rows], targets), strict=True):
         torch.testing.assert_close(one, other)
-    assert gradcheck(lambda z: token_scores(z, targets, 0.7, rows)[0], (logits,))
+
+
+def test_scores_of_more_rows_than_a_chunk_are_those_of_the_textbook():
+    torch.manual_seed(8)
+    logits, targets = torch.randn(1100, 5, requires_grad=True), torch.randint(5, (1100,))
+    logprobs, entropy = score(logits, targets)
+    plain = torch.log_softmax(logits / 0.7, -1)
+    torch.testing.assert_close(logprobs, plain.gather(1, targets.unsqueeze(1)).squeeze(1))
+    torch.testing.assert_close(entropy, -(plain.exp() * plain).sum(-1))
+    weights = torch.randn(1100)
+    (found,) = torch.autograd.grad(logprobs @ weights, logits)
+    (expected,) = torch.autograd.grad(plain.gather(1, targets.unsqueeze(1)).squeeze(1) @ weights, logits)
+    torch.testing.assert_close(found, expected)
+
+
+def test_what_has_been_used_up_is_refused_and_not_wrong():
+    logits = torch.randn(2, 3, requires_grad=True)
+    targets = torch.tensor([0, 1])
+    squashed = torch.tanh(logits)  # its backward pass needs what it gave
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        token_scores(squashed, targets, 1.0)[0].sum().backward()
+    total = score(logits, targets)[0].sum()
+    total.backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        total.backward()
 
 
 def test_scores_of_extreme_logits():
