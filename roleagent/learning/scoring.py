@@ -10,8 +10,8 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -133,6 +133,7 @@ def score_batch(
         )
         batch.metrics.update(behaviour_metrics(ordered, prediction_rewards, paid))
         batch.metrics["scoring/match_seconds"] = matched - started
+        batch.metrics["advantage/prediction_share"] = _prediction_share(estimator, scored, ordered, batch)
     batch.metrics.update(_group_metrics(list(groups.values()), scored, batch))
     batch.metrics["scoring/seconds"] = time.perf_counter() - started
     return batch
@@ -194,6 +195,25 @@ def _match_metrics(cells: Array, prediction_rewards: Array) -> dict[str, float]:
             metrics[f"match/h{h + 1}"] = _mean(defined)
     metrics["match/zero_share"] = float((cells == 0).sum() / (~np.isnan(cells)).sum())
     return metrics
+
+
+def _prediction_share(
+    estimator: Estimator, scored: Sequence[ScoredGroup], ordered: Sequence[Trajectory], batch: ScoredBatch
+) -> float:
+    """How far the prediction reward turns the advantages A: 1 - cos^2 of their angle to those with w = 0, over tokens.
+
+    It is the share of |A|^2 that no scaling of the latter explains.
+    """
+    if not getattr(estimator, "weight", 0.0):
+        return 0.0
+    plain = advantages_of(replace(cast("Any", estimator), weight=0.0), scored)
+    without = _joined(array for group in plain for array in group)
+    paid = _joined(batch.step_advantages[run.trajectory_id] for run in ordered)
+    tokens = np.asarray([len(step.generated_ids) for run in ordered for step in run.steps], dtype=np.float64)
+    product, own, other = ((tokens * a * b).sum() for a, b in ((paid, without), (paid, paid), (without, without)))
+    if own == 0 or other == 0:
+        return float(own > 0)
+    return float(max(0.0, 1.0 - product**2 / (own * other)))
 
 
 def _group_metrics(

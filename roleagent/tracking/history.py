@@ -23,6 +23,7 @@ _MAPPINGS = (
 #: What a run and an ablation show over the iterations beside success: docs/accounting.md and docs/reward-hacking.md.
 MEASURES: Mapping[str, str] = {
     "match/mean": "prediction match",
+    "advantage/prediction_share": "advantages' share that is the prediction reward's",
     "rollout/no_op_share": "no-op steps",
     "rollout/toggle_share": "toggle steps",
     "rollout/action_repeat_share": "repeated actions",

@@ -125,6 +125,8 @@ def test_by_hand() -> None:
             "advantage/abs_mean": 1.0,
             "advantage/abs_max": 2.0,
             "advantage/zero_share": 2 / 6,
+            # Two tokens a step. Without the reward A is +-1.025 in `hall` and +-0.5 behind it, with it +-2 and +-1.
+            "advantage/prediction_share": 1 - 5.1**2 / (10 * 2 * (1.025**2 + 0.25)),
             "match/mean": 4 / 6,
             "match/h1": 4 / 6,
             "match/zero_share": 2 / 6,
@@ -151,6 +153,24 @@ def test_by_hand() -> None:
             "state_groups/single_share": 0.5,
         }
     )
+
+
+def test_the_share_of_the_prediction_reward() -> None:
+    def share(batch: list[Trajectory], **world: object) -> float:
+        settings = config(advantage={"normalisation": "mean"}, world_in_agent={"horizon": 1, **world})
+        return score_batch(batch, settings).metrics["advantage/prediction_share"]
+
+    won = [  # both win in the last step; only one foresaw it: nothing but the prediction reward tells them apart
+        episode("a", 0, ["hall", "safe"], [("safe",)], win=True),
+        episode("a", 1, ["hall", "safe"], [("",)], win=True),
+    ]
+    assert share(won) == 1.0
+    assert share(won, weight=0.0) == 0.0
+    assert share(small_batch()[2:]) == 0.0  # nobody wins, nobody is paid
+    alike = [episode("a", n, ["hall", "safe"], [("safe",)], win=n == 0) for n in range(2)]
+    assert share(alike) == pytest.approx(0.0, abs=1e-12)  # twice as large, in the same direction
+    gigpo = config(advantage={"estimator": "gigpo"}, world_in_agent={"enabled": True, "horizon": 1})
+    assert score_batch(small_batch(), gigpo).metrics["advantage/prediction_share"] == 0.0
 
 
 def test_match_by_horizon_leaves_out_undefined_cells() -> None:
