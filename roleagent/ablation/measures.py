@@ -7,6 +7,8 @@
 
 Measures are those of `roleagent.tracking.history.MEASURES`. A variant without one (no predictions, no match) has no
 line. There is no test and no correction: these are many measures, to be looked at, and few seeds.
+
+The gradient noise scale is a ratio of means over optimizer steps: it is taken over all iterations of all seeds at once.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from roleagent.ablation.results import Outcome, Results
 from roleagent.ablation.statistics import Estimate, mean_interval, standard_error
+from roleagent.learning.gradient_noise import SIGNAL, TRACE, noise_interval, noise_scale
 from roleagent.tracking import style
 from roleagent.tracking.history import MEASURES
 
@@ -59,6 +62,31 @@ def measure_lines(results: Results) -> list[MeasureLine]:
                     mean_interval([found[seed][1] - against[seed][1] for seed in pairs]),
                 )
             )
+    return lines
+
+
+class NoiseLine(NamedTuple):
+    """The gradient noise of a variant, in tasks."""
+
+    variant: str
+    iterations: int  #: that were measured, all seeds together
+    scale: float | None  #: None where no signal was found
+    low: float  #: 95 % interval; infinity where there is no end
+    high: float
+
+
+def noise_lines(results: Results) -> list[NoiseLine]:
+    """Gradient noise of the variants that have enough iterations for an interval, in the order of the plan."""
+    lines = []
+    for name in results.labels:
+        rows: list[dict[str, float]] = []
+        for outcome in _finished(results.outcomes):
+            if outcome.variant == name:
+                signals, traces = (dict(outcome.series.get(metric, ())) for metric in (SIGNAL, TRACE))
+                rows += [{SIGNAL: signals[n], TRACE: traces[n]} for n in sorted(signals.keys() & traces.keys())]
+        ends = noise_interval(rows)
+        if ends is not None:
+            lines.append(NoiseLine(name, len(rows), noise_scale(rows), *ends))
     return lines
 
 

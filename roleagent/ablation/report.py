@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from roleagent.ablation.measures import measure_lines, measures_csv
+from roleagent.ablation.measures import measure_lines, measures_csv, noise_lines
 from roleagent.ablation.plan import Plan
 from roleagent.ablation.results import Comparison, Line, Outcome, Results, table_csv
 from roleagent.ablation.statistics import Estimate
@@ -54,7 +55,7 @@ def render_report(plan: Plan, results: Results, sittings: Sequence[Mapping[str, 
     for comparison in results.comparisons:
         parts += [f"## {_TITLES[comparison.axis]}", budget_text(comparison), comparison_table(results, comparison)]
     parts.append(_METHOD)
-    parts += _measures(results)
+    parts += _measures(results) + _noise(results)
     if len(sittings) and any(sitting["parallel"] > 1 for sitting in sittings):
         parts.append(
             "Runs shared the machine while they trained. Their times are comparable with each other, not with those of "
@@ -97,6 +98,28 @@ def _measures(results: Results) -> list[str]:
         "seeds; the difference is that of the last quarter, paired by seed. Not corrected for their number.",
         f"![Measures over the iterations]({MEASURES_FIGURE})",
         _table((*head, f"against {against}", "95 % interval"), rows),
+    ]
+
+
+def _noise(results: Results) -> list[str]:
+    lines = noise_lines(results)
+    if not lines:
+        return []
+    rows = [
+        (
+            escape(results.labels[line.variant]),
+            str(line.iterations),
+            number(line.scale) or "no signal found",
+            f"{line.low:.3g}" if math.isfinite(line.low) else "unbounded",
+            f"{line.high:.3g}" if math.isfinite(line.high) else "unbounded",
+        )
+        for line in lines
+    ]
+    return [
+        "## Gradient noise",
+        "The simple noise scale in tasks, over all iterations of all seeds, with its 95 % bootstrap interval. Without a "
+        "signal the mean gradient could not be told from the noise, and the lower end alone says something.",
+        _table(("variant", "iterations", "noise scale", "from", "to"), rows),
     ]
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from roleagent.ablation.curves import Axis, Curve, budget, make_curve, read_off
 from roleagent.ablation.plan import Member, Plan
 from roleagent.ablation.statistics import Estimate, holm, mean_interval, paired_p_value
+from roleagent.learning.gradient_noise import SIGNAL, TRACE
 from roleagent.loop import publishing, runs
 from roleagent.loop.home import store_uri
 from roleagent.loop.timing import timings
@@ -33,7 +34,7 @@ class Outcome:
     reason: str
     curve: tuple[Any, ...] = ()  #: of `Point`; empty unless finished
     mlflow_run: str = ""
-    series: Mapping[str, Sequence[tuple[int, float]]] = field(default_factory=dict)  #: measure -> (iteration, value)
+    series: Mapping[str, Sequence[tuple[int, float]]] = field(default_factory=dict)  #: metric -> (iteration, value)
 
     @property
     def finished(self) -> bool:
@@ -161,7 +162,9 @@ def read_outcome(plan: Plan, member: Member, reason: str = "") -> Outcome:
     if is_finished(worker):
         rows = publishing.history(worker)
         curve = make_curve(rows, timings(worker))
-        series = {name: [(int(x), y) for x, y in zip(*column(rows, name), strict=True)] for name in MEASURES}
+        series = {
+            name: [(int(x), y) for x, y in zip(*column(rows, name), strict=True)] for name in (*MEASURES, SIGNAL, TRACE)
+        }
         return Outcome(member.run_id, member.variant, member.seed, "finished", "", tuple(curve), place, series)
     status = found["status"] if found["status"] not in {"finished", "running"} else "interrupted"
     return Outcome(member.run_id, member.variant, member.seed, status, reason or found["reason"], (), place)

@@ -16,23 +16,34 @@ so |g_b| is read in the middle of a pass that is made anyway. Everything is of t
 and value terms included, before clipping; units of zero gradient count. `signal` and `trace` of one step are very
 noisy, and `signal` may be negative, so no ratio is taken of them: only means over many steps may be divided.
 
+Where G is small beside the noise, mean signal may not be positive and B_simple has no value. Its interval still has a
+lower end: the optimizer steps are drawn again with replacement (percentile bootstrap), and the interval is that of
+trace / signal as far as the central 95 % of signal / trace are positive.
+
 Source: arXiv 1812.06162, section 2.2 and appendix A.1.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
 
 from roleagent.seeding import generator
 from roleagent.types import TrainingSequence
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from torch import Tensor
 
 SIGNAL = "gradient_noise/signal"
 TRACE = "gradient_noise/trace"
 BATCH = "gradient_noise/batch"  #: B, units of a minibatch
+
+_FEWEST = 8  # iterations that an interval takes
+_RESAMPLES = 2000
 
 
 class Half(NamedTuple):
@@ -95,6 +106,26 @@ def squared_norm(gradients: Iterable[Tensor | None]) -> Tensor:
 
 def noise_scale(rows: Iterable[Mapping[str, float]]) -> float | None:
     """Return B_simple over the iterations of a run, in tasks; None where it was not measured or no signal was found."""
-    found = [(row[SIGNAL], row[TRACE]) for row in rows if SIGNAL in row and TRACE in row]
-    signal, trace = sum(pair[0] for pair in found), sum(pair[1] for pair in found)
+    signal, trace = _measured(rows).sum(axis=0).tolist()
     return max(trace, 0.0) / signal if signal > 0 else None
+
+
+def noise_interval(rows: Iterable[Mapping[str, float]]) -> tuple[float, float] | None:
+    """Return the 95 % bootstrap interval of B_simple, in tasks; infinity where there is no end.
+
+    None with fewer than `_FEWEST` iterations that were measured, or without noise.
+    """
+    found = _measured(rows)
+    if len(found) < _FEWEST:
+        return None
+    picks = generator(0, 0, "gradient noise interval").integers(len(found), size=(_RESAMPLES, len(found)))
+    signals, traces = np.moveaxis(found[picks].sum(axis=1), 1, 0)
+    if (traces <= 0).any():
+        return None
+    low, high = np.quantile(signals / traces, [0.025, 0.975]).tolist()
+    return 1.0 / high if high > 0 else math.inf, 1.0 / low if low > 0 else math.inf
+
+
+def _measured(rows: Iterable[Mapping[str, float]]) -> NDArray[np.float64]:
+    """Signal and trace of the iterations that have them, [n, 2]."""
+    return np.asarray([(row[SIGNAL], row[TRACE]) for row in rows if SIGNAL in row and TRACE in row]).reshape(-1, 2)

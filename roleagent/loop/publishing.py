@@ -7,12 +7,13 @@ loses nothing, the next start catches up.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from roleagent.json_text import read_json_text
-from roleagent.learning.gradient_noise import noise_scale
+from roleagent.learning.gradient_noise import noise_interval, noise_scale
 from roleagent.loop import home
 from roleagent.loop.costs import cost_table
 from roleagent.loop.runs import mlflow_place, read_status
@@ -106,6 +107,11 @@ def measures(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[float | None]]
     return {name: values for name, values in found.items() if any(value is not None for value in values)}
 
 
+def _ends(interval: tuple[float, float] | None) -> list[float | None] | None:
+    """An interval for JSON, which knows no infinity: null for an end that there is not."""
+    return None if interval is None else [end if math.isfinite(end) else None for end in interval]
+
+
 def summarise(worker: Worker, status: str = "finished") -> dict[str, Any]:
     """Return the machine-readable summary of a run, finished or not; `docs/command-line.md` explains its keys."""
     rows = history(worker)
@@ -140,6 +146,7 @@ def summarise(worker: Worker, status: str = "finished") -> dict[str, Any]:
         "beside_update_share": beside,
         "cost_table": cost_table(rows, walls),
         "gradient_noise_scale": noise_scale(trained),
+        "gradient_noise_interval": _ends(noise_interval(trained)),
         "measures": measures(trained),
         "peak_rss_mb": max((item["memory/peak_mb"] for item in rows), default=0.0),
         "checkpoint": worker.store.checkpoint_uri(worker.run_id, last) if rows else "",

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Sequence
 
 import pytest
 
 from roleagent.ablation.curves import Point
-from roleagent.ablation.measures import draw_measures, measure_lines, measures_csv
+from roleagent.ablation.measures import draw_measures, measure_lines, measures_csv, noise_lines
 from roleagent.ablation.plan import Request, make_plan
-from roleagent.ablation.report import MEASURES_FIGURE, write_report
+from roleagent.ablation.report import MEASURES_FIGURE, render_report, write_report
 from roleagent.ablation.results import Outcome, Results, make_results
+from roleagent.learning.gradient_noise import SIGNAL, TRACE
 
 CURVE = (Point(0, 0.0, 0.0, 0.4, 10), Point(8, 64.0, 60.0, 0.5, 10))
 
@@ -80,3 +82,28 @@ def test_runs_without_measures_have_no_figure_and_no_table() -> None:
     nothing = make_results("a", "full", {"full": "full"}, [Outcome("a-full-s0", "full", 0, "finished", "", CURVE)])
     assert measure_lines(nothing) == []
     assert draw_measures(nothing) is None
+
+
+def test_gradient_noise_is_taken_over_all_seeds_at_once() -> None:
+    def measured(variant: str, seed: int, signals: Sequence[float], trace: float) -> Outcome:
+        series = {
+            SIGNAL: [(n + 1, value) for n, value in enumerate(signals)],
+            TRACE: [(n + 1, trace) for n in range(len(signals))],
+        }
+        return Outcome(f"a-{variant}-s{seed}", variant, seed, "finished", "", CURVE, series=series)
+
+    outcomes = [
+        *(measured("full", seed, [2.0] * 6, trace) for seed, trace in enumerate((10.0, 30.0))),
+        *(measured("gigpo", seed, [-1.0, 0.5] * 3, 20.0) for seed in range(2)),
+        measured("grpo", 0, [1.0] * 6, 20.0),  # too few iterations
+    ]
+    results = make_results("a", "full", {"full": "full method", "gigpo": "GiGPO", "grpo": "GRPO"}, outcomes)
+    full, gigpo = noise_lines(results)
+    assert full[:3] == ("full", 12, 10.0)  # 20 over 2
+    assert 5.0 <= full.low < 10.0 < full.high <= 15.0
+    assert gigpo.scale is None
+    assert gigpo.high == math.inf
+    text = render_report(make_plan(Request("smoke", ("full,gigpo,grpo",), 2)), results, [])
+    assert "| full method | 12 | 10 |" in text
+    assert "| GiGPO | 12 | no signal found |" in text
+    assert "| unbounded |" in text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import combinations
 
 import numpy as np
@@ -13,6 +14,7 @@ from roleagent.learning.gradient_noise import (
     TRACE,
     draw_half,
     estimate,
+    noise_interval,
     noise_scale,
     squared_norm,
 )
@@ -101,6 +103,33 @@ def test_the_scale_is_a_ratio_of_means_and_nothing_without_a_signal() -> None:
     assert noise_scale([{SIGNAL: -1.0, TRACE: 5.0}]) is None
     assert noise_scale([{SIGNAL: 1.0, TRACE: -5.0}]) == 0.0
     assert noise_scale([]) is None
+
+
+def test_the_interval_holds_the_scale_and_has_a_lower_end_without_a_signal() -> None:
+    draw = np.random.default_rng(1)
+
+    def rows(signal: float, spread: float) -> list[dict[str, float]]:
+        return [{SIGNAL: signal + spread * z, TRACE: 20.0} for z in draw.normal(size=100)]
+
+    # The mean of 100 signals of 2 +- 4 is 2 +- 0.4: 20 / (2 +- 1.96 * 0.4).
+    found = noise_interval(rows(2.0, 4.0))
+    assert found is not None
+    assert found == pytest.approx((20 / 2.78, 20 / 1.22), rel=0.3)
+    low, high = noise_interval(rows(0.0, 4.0)) or (0.0, 0.0)  # 0 +- 0.78 at 95 %
+    assert 20 / 1.6 < low < 20 / 0.3
+    assert high == math.inf
+    assert noise_interval(rows(-9.0, 4.0)) == (math.inf, math.inf)
+
+
+def test_an_interval_takes_iterations_and_noise() -> None:
+    measured = {SIGNAL: 2.0, TRACE: 10.0}
+    assert noise_interval([measured] * 8) == pytest.approx((5.0, 5.0))
+    assert noise_interval([measured] * 7) is None
+    assert noise_interval([{SIGNAL: 2.0, TRACE: -1.0}] * 8) is None
+    assert noise_interval([{"update/loss": 1.0}] * 8) is None
+    assert noise_interval([measured] * 3 + [{SIGNAL: -1.0, TRACE: 4.0}] * 9) == noise_interval(
+        [measured] * 3 + [{SIGNAL: -1.0, TRACE: 4.0}] * 9
+    )
 
 
 def test_squared_norm() -> None:

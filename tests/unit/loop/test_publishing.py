@@ -49,7 +49,7 @@ KEYS = {
     *("run_id", "status", "seconds", "seed", "iterations", "iterations_planned", "heldout_before", "heldout_after"),
     *("train_success_by_source", "heldout_match"),
     *("heldout", "train_success", "prediction_match", "failure_types", "bank_size", "curriculum_share", "phase_share"),
-    *("cost_table", "gradient_noise_scale", "measures"),
+    *("cost_table", "gradient_noise_scale", "gradient_noise_interval", "measures"),
     *("beside_update_share", "peak_rss_mb", "checkpoint", "mlflow_run", "mlflow_uri", "mlflow_url", "report"),
 }
 
