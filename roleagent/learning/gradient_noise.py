@@ -17,8 +17,8 @@ and value terms included, before clipping; units of zero gradient count. `signal
 noisy, and `signal` may be negative, so no ratio is taken of them: only means over many steps may be divided.
 
 Where G is small beside the noise, mean signal may not be positive and B_simple has no value. Its interval still has a
-lower end: the optimizer steps are drawn again with replacement (percentile bootstrap), and the interval is that of
-trace / signal as far as the central 95 % of signal / trace are positive.
+lower end: the optimizer steps are drawn again with replacement (percentile bootstrap), and draws without a positive
+signal count as infinite.
 
 Source: arXiv 1812.06162, section 2.2 and appendix A.1.
 """
@@ -113,17 +113,17 @@ def noise_scale(rows: Iterable[Mapping[str, float]]) -> float | None:
 def noise_interval(rows: Iterable[Mapping[str, float]]) -> tuple[float, float] | None:
     """Return the 95 % bootstrap interval of B_simple, in tasks; infinity where there is no end.
 
-    None with fewer than `_FEWEST` iterations that were measured, or without noise.
+    None with fewer than `_FEWEST` iterations that were measured.
     """
     found = _measured(rows)
     if len(found) < _FEWEST:
         return None
     picks = generator(0, 0, "gradient noise interval").integers(len(found), size=(_RESAMPLES, len(found)))
     signals, traces = np.moveaxis(found[picks].sum(axis=1), 1, 0)
-    if (traces <= 0).any():
-        return None
-    low, high = np.quantile(signals / traces, [0.025, 0.975]).tolist()
-    return 1.0 / high if high > 0 else math.inf, 1.0 / low if low > 0 else math.inf
+    scales = np.full(_RESAMPLES, math.inf)
+    np.divide(np.maximum(traces, 0.0), signals, out=scales, where=signals > 0)
+    low, high = np.quantile(scales, [0.025, 0.975], method="inverted_cdf").tolist()
+    return low, high
 
 
 def _measured(rows: Iterable[Mapping[str, float]]) -> NDArray[np.float64]:
