@@ -7,7 +7,7 @@ weighs tokens by the whole of it, so the result does not depend on the number of
 With `value_coefficient` above 0 it owns a value head too: `values` tells V(s_t) of every step, from which the
 estimator makes advantages and targets, and `update` moves V towards the targets that came back with the sequences.
 
-Two things are simplified. The learning rate is constant. Parameters are kept in float32; with bfloat16 only the
+Simplified: the learning rate is constant within an update. Parameters are kept in float32; with bfloat16 only the
 matrix products of the forward and backward pass are in bfloat16 (autocast).
 """
 
