@@ -24,6 +24,7 @@ from prefect.cache_policies import NO_CACHE
 from prefect.futures import as_completed
 from prefect.task_runners import ThreadPoolTaskRunner
 
+from flows.keys import artifact_key
 from flows.members import MemberFailed, Members, MemberStopped
 from roleagent.ablation.events import ablation_listener
 from roleagent.ablation.machine import Slots, describe, gpus, share
@@ -59,7 +60,9 @@ def train_runs(plan: Plan, members: Members, record: AblationRecord, waiting: li
     """Train the runs that are not finished; return why each that failed did, by run id."""
     reasons: dict[str, str] = {}
     done = len(plan.members) - len(waiting)
-    progress = create_progress_artifact(100.0 * done / len(plan.members), key=f"progress-{_key(plan.ablation_id)}")
+    progress = create_progress_artifact(
+        100.0 * done / len(plan.members), key=artifact_key("progress", plan.ablation_id)
+    )
     futures = {train_run.submit(members, record, member): member for member in waiting}
     try:
         for future in as_completed(list(futures)):
@@ -149,20 +152,16 @@ def _run(plan: Plan, slots: Slots) -> dict[str, Any]:
 
 def _show(plan: Plan, results: Results, folder: Path) -> None:
     """Make Prefect's artifacts."""
-    key = _key(plan.ablation_id)
     rows = [{name: str(value) for name, value in row.items()} for row in table_rows(results)]
-    create_table_artifact(rows, key=f"table-{key}", description="Held-out success by variant")
+    create_table_artifact(rows, key=artifact_key("table", plan.ablation_id), description="Held-out success by variant")
     if (folder / FIGURE).is_file():
         picture = base64.b64encode((folder / FIGURE).read_bytes()).decode()
-        create_image_artifact(f"data:image/png;base64,{picture}", key=f"figure-{key}", description="Curves")
+        create_image_artifact(
+            f"data:image/png;base64,{picture}", key=artifact_key("figure", plan.ablation_id), description="Curves"
+        )
     text = (folder / "report.md").read_text(encoding="utf-8")
     text = text.replace(f"]({FIGURE})", "](#)").replace(f"]({MEASURES_FIGURE})", "](#)")
-    create_markdown_artifact(text, key=f"report-{key}", description="Ablation")
-
-
-def _key(ablation_id: str) -> str:
-    # Prefect takes small letters, digits and dashes.
-    return "".join(c if c.isalnum() else "-" for c in ablation_id.lower())
+    create_markdown_artifact(text, key=artifact_key("report", plan.ablation_id), description="Ablation")
 
 
 def _sitting(plan: Plan, slots: Slots) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any
 from prefect import flow, task
 from prefect.artifacts import create_table_artifact
 
+from flows.keys import artifact_key
 from roleagent.loop import runs
 from roleagent.loop.evaluating import evaluate_run
 
@@ -29,5 +30,7 @@ def evaluate(run_id: str = "latest", iteration: int = -1, tasks: int = 200) -> d
     result = evaluate_policy(run_id, iteration, tasks)
     rows = [{"task type": name, **rate} for name, rate in {**result["by_type"], "all": result}.items() if name]
     table = [{key: row[key] for key in ("task type", "success", "low", "high", "n")} for row in rows]
-    create_table_artifact(table, key=f"evaluation-{result['run_id']}", description="Held-out success by task type")
+    create_table_artifact(
+        table, key=artifact_key("evaluation", result["run_id"]), description="Held-out success by task type"
+    )
     return result

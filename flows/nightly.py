@@ -7,6 +7,7 @@ from typing import Any
 from prefect import flow, task
 from prefect.artifacts import create_markdown_artifact
 
+from flows.keys import artifact_key
 from flows.train import train
 from roleagent.config import TrainConfig
 from roleagent.loop import promotion
@@ -39,6 +40,8 @@ def nightly(
     summary = train(choose_start(config, model_name))
     verdict = compare_and_promote(summary["run_id"], model_name, tasks, significance)
     create_markdown_artifact(
-        promotion.report(verdict), key=f"nightly-{summary['run_id']}", description="Champion and challenger"
+        promotion.report(verdict),
+        key=artifact_key("nightly", summary["run_id"]),
+        description="Champion and challenger",
     )
     return verdict

@@ -15,6 +15,7 @@ from prefect.artifacts import (
 )
 from prefect.task_runners import ThreadPoolTaskRunner
 
+from flows.keys import artifact_key
 from roleagent.config import TrainConfig
 from roleagent.loop import publishing, runs
 from roleagent.loop.events import listener
@@ -95,12 +96,12 @@ def train(config: TrainConfig, run_id: str = "") -> dict[str, Any]:
             create_link_artifact(
                 worker.tracker.run_url,
                 "The run in MLflow",
-                key=f"mlflow-{run.run_id}",
+                key=artifact_key("mlflow", run.run_id),
                 description="Its metrics as they come, traces of episodes, and figures at the end",
             )
         progress = create_progress_artifact(
             100.0 * (first - 1) / config.iterations,
-            key=f"progress-{run.run_id}",
+            key=artifact_key("progress", run.run_id),
             description=f"Of {config.iterations} iterations",
         )
         for n in range(first, config.iterations + 1):
@@ -108,6 +109,8 @@ def train(config: TrainConfig, run_id: str = "") -> dict[str, Any]:
             update_progress_artifact(progress, 100.0 * n / config.iterations)  # type: ignore[arg-type]
         summary = finish(run, config.iterations)
     for key, description, table in publishing.tables(worker, summary):
-        create_table_artifact(table, key=f"{key}-{run.run_id}", description=description)
-    create_markdown_artifact(publishing.report_text(worker), key=f"report-{run.run_id}", description="What the run did")
+        create_table_artifact(table, key=artifact_key(key, run.run_id), description=description)
+    create_markdown_artifact(
+        publishing.report_text(worker), key=artifact_key("report", run.run_id), description="What the run did"
+    )
     return summary

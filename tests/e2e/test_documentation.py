@@ -5,7 +5,7 @@ Commands are taken from the `bash` blocks of README, CONTRIBUTING and docs/, and
 is put in the place of what would take too long, or needs what is not there:
 
 - `roleagent train`: the preset `quickstart` becomes `smoke`, with one iteration of short episodes.
-- `roleagent ablate`: the same preset, and `--dry-run`: everything but the training (which `test_ablation.py` does).
+- `roleagent ablate`: with `--dry-run`: everything but the training (which `test_ablation.py` does).
 - `roleagent evaluate --tasks N`: N is at most 8, the held-out tasks of that preset's evaluations.
 - `<name>`-like placeholders: the command is read, not run: its options must exist.
 - `make TARGET`: the target must be in the Makefile, and `make --dry-run` must accept it.
@@ -65,7 +65,7 @@ def quick(words: list[str]) -> list[str]:
         if "--preset" not in words:
             words += ["--preset", "smoke"]
     if words[1] == "ablate":
-        words = ["smoke" if word == "quickstart" else word for word in words] + ["--dry-run"]
+        words += ["--dry-run"]
     if words[1] == "evaluate" and "--tasks" in words:
         place = words.index("--tasks") + 1
         words[place] = str(min(8, int(words[place])))

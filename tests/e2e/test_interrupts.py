@@ -17,7 +17,7 @@ from tests.support.commands import BIN, ROOT, Trained, command, environment
 
 pytestmark = pytest.mark.timeout(1200)
 
-RUN = "interrupted-run"
+RUN = "Interrupted_Run"  # Prefect takes no such names: keys of its artifacts are made of it
 
 
 class Running:
