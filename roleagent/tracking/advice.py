@@ -23,7 +23,7 @@ _RULES = (
     Rule(
         "groups/degenerate",
         lambda share: share > 0.5,
-        "{value:.0%} of the groups are all won or all lost and teach nothing: use more episodes a task "
+        "{value:.0%} of the groups have equal rewards and teach little or nothing: use more episodes a task "
         "(`rollout.group_size`) or more tasks (`rollout.tasks_per_iteration`).",
     ),
     Rule(

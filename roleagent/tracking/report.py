@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from roleagent.tracking.advice import suggestions
-from roleagent.tracking.history import History, Row, column, number, to_history, totals
+from roleagent.tracking.history import MEASURES, History, Row, column, number, to_history, totals
 from roleagent.tracking.redaction import flatten
 from roleagent.types import Diagnosis, DiagnosisStatus
 
@@ -132,7 +132,7 @@ def _summary(rows: Sequence[Row]) -> list[tuple[str, ...]]:
         ("training success", "success/train", "share"),
         ("mean reward", "reward/mean", "number"),
         ("prediction match", "match/mean", "number"),
-        ("groups all won or all lost", "groups/degenerate", "share"),
+        (MEASURES["groups/degenerate"], "groups/degenerate", "share"),
         ("actions not possible", "rollout/invalid_action_share", "share"),
         ("entropy (nats a token)", "update/entropy", "number"),
         ("KL to the initial policy", "update/kl", "number"),

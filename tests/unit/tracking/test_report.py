@@ -108,9 +108,18 @@ def test_an_address_that_no_browser_opens_is_shown_as_text() -> None:
     assert "- checkpoint: `s3://bucket/runs/b`" in text
 
 
+def test_groups_with_equal_rewards_are_not_called_won_or_lost() -> None:
+    # Of four tasks two were won throughout, but one of them with rewards that differ by the prediction reward.
+    row = {"iteration": 1, "groups/all_win": 0.5, "groups/all_fail": 0.0, "groups/degenerate": 0.25}
+    text = render_report([row], run_id="r", config={})
+    assert "| groups with equal rewards | 25.0% | 25.0% |" in text
+    assert "all won" not in text
+
+
 def test_advice_follows_the_numbers() -> None:
     dead = [{"iteration": n, "groups/degenerate": 0.8} for n in range(3)]
     assert "`rollout.group_size`" in suggestions(dead)[0]
+    assert suggestions(dead)[0].startswith("80% of the groups have equal rewards")
     assert suggestions([{"iteration": 1, "groups/degenerate": 0.2}])[0].startswith("Nothing stands out")
     falling = [{"iteration": n, "success/heldout": s} for n, s in enumerate([0.5, 0.8, 0.6])]
     assert "80% at iteration 1" in suggestions(falling)[0]
