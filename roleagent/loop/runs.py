@@ -27,6 +27,8 @@ from roleagent.types import Split
 
 STATUS = "status.json"
 TRACKING = "tracking.json"
+#: What going on reads of every iteration: the history that is published, and the failures of the bank.
+RECORDS = ("metrics.json", "diagnoses.parquet")
 _TOLD = 3  # keys that differ: how many are named
 
 
@@ -162,7 +164,7 @@ def first_iteration(worker: Worker) -> int:
 
     Commits after the newest valid one are undone, so that their iterations can be made again.
     """
-    state = worker.store.inspect(worker.run_id)
+    state = worker.store.inspect(worker.run_id, every=RECORDS)
     latest = state.latest.iteration if state.latest is not None else -1
     for problem in state.problems:
         listener().notice(f"{problem}; going on from iteration {latest}")

@@ -7,6 +7,7 @@ import hashlib
 import json
 import logging
 import secrets
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -133,13 +134,17 @@ class RunStore:
 
     def manifest(self, run_id: str, iteration: int) -> Manifest:
         """Return a committed iteration's manifest; raise `MissingObjectError` if it is not committed."""
-        key = iteration_key(run_id, iteration, MANIFEST)
         try:
-            manifest = Manifest.from_json(self.store.get(key), self.store.uri(key))
+            data = self.store.get(iteration_key(run_id, iteration, MANIFEST))
         except MissingObjectError as error:
             raise MissingObjectError(
                 f"iteration {iteration} of run {run_id} is not committed in {self.store.uri()}"
             ) from error
+        return self._read_manifest(run_id, iteration, data)
+
+    def _read_manifest(self, run_id: str, iteration: int, data: bytes) -> Manifest:
+        key = iteration_key(run_id, iteration, MANIFEST)
+        manifest = Manifest.from_json(data, self.store.uri(key))
         if (manifest.run_id, manifest.iteration) != (run_id, iteration):
             raise StorageError(f"{self.store.uri(key)} belongs to iteration {manifest.iteration} of {manifest.run_id}")
         return manifest
@@ -151,7 +156,7 @@ class RunStore:
         except MissingObjectError:
             return frozenset()
 
-    def inspect(self, run_id: str, *, verify: bool = True) -> RunState:
+    def inspect(self, run_id: str, *, verify: bool = True, every: Collection[str] = ()) -> RunState:
         """Find the newest valid commit, and say what is wrong with newer ones.
 
         A commit is valid when every object of its manifest is there with its size and, with `verify`, its SHA-256;
@@ -160,6 +165,10 @@ class RunStore:
         Args:
             run_id: the run.
             verify: read every object of the candidate; without, one listing and the manifest are read.
+            every: objects that whoever goes on reads of all iterations: they must be valid in those before it too.
+
+        Raises:
+            StorageError: the store cannot be read, which says nothing about its commits.
         """
         listing = self.listing(run_id)
         committed = [n for n, names in sorted(listing.items()) if MANIFEST in names]
@@ -168,6 +177,13 @@ class RunStore:
             f"iteration {n} of run {run_id} cannot follow: iteration {whole} has no manifest"
             for n in reversed(committed[whole:])
         ]
+        for iteration in range(whole) if every else ():
+            problem = self._problem(run_id, iteration, listing[iteration], verify=verify, names=every)
+            if problem:
+                more = ", nor what follows it" if iteration < whole - 1 else ""
+                problems.append(f"iteration {iteration} of run {run_id} is not valid{more}: {problem}")
+                whole = iteration
+                break
         for iteration in reversed(range(whole)):
             problem = self._problem(run_id, iteration, listing[iteration], verify=verify)
             if not problem:
@@ -249,21 +265,28 @@ class RunStore:
                 found.setdefault(int(number), {})[name] = item.size
         return found
 
-    def _problem(self, run_id: str, iteration: int, sizes: dict[str, int], *, verify: bool) -> str:
-        """Return what keeps an iteration from being resumed from, or "" if nothing does."""
+    def _problem(
+        self, run_id: str, iteration: int, sizes: dict[str, int], *, verify: bool, names: Collection[str] | None = None
+    ) -> str:
+        """Return what is wrong with an iteration, or with those of its objects that are named; "" if nothing is."""
         try:
-            manifest = self.manifest(run_id, iteration)
+            data = self.store.get(iteration_key(run_id, iteration, MANIFEST))
+        except MissingObjectError as error:  # and no other: a store that cannot be read is no damaged commit
+            return str(error)
+        try:
+            manifest = self._read_manifest(run_id, iteration, data)
         except StorageError as error:
             return str(error)
         pruned = self.pruned(run_id, iteration) if PRUNED in sizes else frozenset()
-        for record in manifest.objects:
+        objects = [record for record in manifest.objects if names is None or record.name in names]
+        for record in objects:
             if record.name in pruned:
                 return f"{record.name} was removed by retention"
             if record.name not in sizes:
                 return f"{record.name} is missing"
             if sizes[record.name] != record.size:
                 return f"{record.name} has {sizes[record.name]} bytes instead of {record.size}"
-        for record in manifest.objects if verify else ():
+        for record in objects if verify else ():
             try:
                 _, sha256 = self.store.digest(iteration_key(run_id, iteration, record.name))
             except MissingObjectError:

@@ -21,6 +21,7 @@ from roleagent.loop import home as places
 from roleagent.loop import runs
 from roleagent.loop.events import listening
 from roleagent.loop.worker import Worker, drop_workers
+from roleagent.storage.manifest import iteration_key
 from tests.support.committed import MakeRun
 
 
@@ -268,6 +269,23 @@ def test_a_damaged_status_is_unknown_and_loses_nothing(make_run: MakeRun, text: 
     worker.store.write(worker.run_id, runs.STATUS, text)
     assert runs.read_status(worker)["status"] == "unknown"
     assert runs.first_iteration(worker) == 1
+
+
+@pytest.mark.parametrize("name", ["metrics.json", "diagnoses.parquet"])
+def test_what_going_on_would_read_of_an_older_iteration_is_made_again(make_run: MakeRun, name: str) -> None:
+    # Whatever shows the run stops at it and says: resume the run.
+    worker = make_run([{}])
+    for n in (1, 2):
+        writer = worker.writer(n)
+        writer.put("metrics.json", json.dumps({"metrics": {}, "failure_types": {}}).encode())
+        writer.put("diagnoses.parquet", b"none")
+        writer.commit(policy_version=n, seed=3)
+    worker.store.store.put(iteration_key(worker.run_id, 1, name), b"damaged")
+    notices = Notices()
+    with listening(notices):
+        assert runs.first_iteration(worker) == 1
+    assert worker.store.committed(worker.run_id) == [0]
+    assert f"iteration 1 of run {worker.run_id} is not valid, nor what follows it: {name}" in notices.texts[0]
 
 
 # -- what is checked before a run begins ---------------------------------------------------------------------------

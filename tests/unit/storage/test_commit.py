@@ -11,6 +11,7 @@ import pytest
 from roleagent.errors import CommitConflict, StorageError
 from roleagent.storage import IterationWriter, Manifest, MissingObjectError, ObjectRecord, ObjectStore, RunStore
 from roleagent.storage.manifest import iteration_key, parse_pruned
+from roleagent.storage.object_store import UnreachableStoreError
 
 RUN = "quick-1"
 
@@ -93,6 +94,43 @@ def test_iterations_are_contiguous(store: ObjectStore, runs: RunStore) -> None:
     assert state.latest is not None
     assert state.latest.iteration == 1
     assert state.problems == (f"iteration 3 of run {RUN} cannot follow: iteration 2 has no manifest",)
+
+
+@pytest.mark.parametrize("damage", ["changed", "cut", "missing", "manifest"])
+def test_what_is_read_of_all_iterations_must_be_valid_in_all(store: ObjectStore, runs: RunStore, damage: str) -> None:
+    for iteration in range(4):
+        write(store, iteration)
+    key = iteration_key(RUN, 1, "manifest.json" if damage == "manifest" else "metrics.json")
+    if damage == "missing":
+        store.delete(key)
+    else:
+        store.put(key, {"changed": b"X" * len(store.get(key))}.get(damage, b"{}"))
+    newest = runs.inspect(RUN)
+    assert newest.latest is not None
+    assert newest.latest.iteration == 3  # of those before it only the manifest's presence was asked for
+    state = runs.inspect(RUN, every=("metrics.json", "none.json"))
+    assert state.latest is not None
+    assert state.latest.iteration == 0
+    assert [problem.partition(":")[0] for problem in state.problems] == [
+        f"iteration 1 of run {RUN} is not valid, nor what follows it"
+    ]
+
+
+def test_a_store_that_cannot_be_read_makes_no_commit_invalid(
+    store: ObjectStore, runs: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for iteration in range(2):
+        write(store, iteration)
+    get = store.get
+
+    def silent(key: str) -> bytes:
+        if key == iteration_key(RUN, 1, "manifest.json"):
+            raise UnreachableStoreError("no answer")
+        return get(key)
+
+    monkeypatch.setattr(store, "get", silent)
+    with pytest.raises(UnreachableStoreError):  # going on from iteration 0 would undo iteration 1
+        runs.inspect(RUN)
 
 
 def test_rollback_lets_the_iteration_be_repeated(store: ObjectStore, runs: RunStore) -> None:
