@@ -15,6 +15,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import os
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,6 +28,7 @@ from roleagent.ablation.variants import Variant, parse_variants
 from roleagent.config import TrainConfig, load_config, preset_path
 from roleagent.config.load import parse_config
 from roleagent.errors import ConfigError, StorageError
+from roleagent.json_text import read_json_text
 from roleagent.loop.home import home, store_uri
 from roleagent.storage import RunStore, open_store
 from roleagent.storage.manifest import check_run_id
@@ -34,6 +36,9 @@ from roleagent.storage.manifest import check_run_id
 #: What a variant may not change: it would not be the same comparison, or not the same place.
 _FIXED = ("seed", "name", "storage", "tracking")
 _MAX_RUNS = 1000
+#: What the report tells of a sitting, and of its machine.
+_SITTING = {"at", "parallel", "threads", "machine"}
+_MACHINE = {"processor", "cores", "memory_gb", "gpus", "python", "packages", "commit"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,8 +179,10 @@ def write_plan(plan: Plan, sitting: dict[str, Any]) -> None:
         (plan.folder / "logs").mkdir(parents=True, exist_ok=True)
         _replace(plan.folder / "plan.json", json.dumps(value, indent=1))
         _replace(plan.folder / "preset.yaml", preset_path(plan.request.preset).read_text(encoding="utf-8"))
-        with (plan.folder / "sittings.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(sitting) + "\n")
+        with (plan.folder / "sittings.jsonl").open("a+b") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
+            cut = file.read(1) not in {b"", b"\n"}  # a kill left a line without its end: this one is not to join it
+            file.write(b"\n" * cut + json.dumps(sitting).encode() + b"\n")
     except OSError as error:
         raise StorageError(
             f"cannot write {plan.folder}: {error.strerror}; set ROLEAGENT_HOME to a writable folder"
@@ -189,7 +196,7 @@ def read_member(folder: Path, run_id: str) -> Member:
         StorageError: the plan is damaged or has no such run.
     """
     try:
-        plan = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
+        plan = read_json_text((folder / "plan.json").read_text(encoding="utf-8"))
         found = next(item for item in plan["runs"] if item["run_id"] == run_id)
         return Member(run_id, found["variant"], found["seed"], parse_config(found["config"], source="plan.json"))
     except (OSError, ValueError, KeyError, TypeError, StopIteration) as error:
@@ -197,12 +204,14 @@ def read_member(folder: Path, run_id: str) -> Member:
 
 
 def read_sittings(folder: Path) -> list[dict[str, Any]]:
-    """Return the sittings of an ablation, oldest first; a line that a kill cut off is left out."""
+    """Return the sittings of an ablation, oldest first, without lines that a kill cut off or that are none."""
     found = []
-    for line in (folder / "sittings.jsonl").read_text(encoding="utf-8").splitlines():
+    for line in (folder / "sittings.jsonl").read_text(encoding="utf-8", errors="replace").splitlines():
         try:
-            found.append(json.loads(line))
-        except ValueError:
+            sitting = read_json_text(line)
+            if sitting.keys() >= _SITTING and sitting["machine"].keys() >= _MACHINE:
+                found.append(sitting)
+        except (ValueError, AttributeError):
             continue
     return found
 
@@ -255,7 +264,7 @@ def _all_differ(configs: dict[str, TrainConfig]) -> None:
 def _stored(store: RunStore, run_id: str) -> dict[str, Any]:
     """Return a run's configuration with what this version of the package adds to it."""
     try:
-        values = json.loads(store.config(run_id))
+        values = read_json_text(store.config(run_id))
     except ValueError as error:
         raise StorageError(f"the configuration of run {run_id} in {store.store.uri()} is damaged") from error
     return parse_config(values, source=f"run {run_id}").model_dump(mode="json")

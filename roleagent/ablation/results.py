@@ -11,6 +11,7 @@ from typing import Any
 from roleagent.ablation.curves import Axis, Curve, budget, make_curve, read_off
 from roleagent.ablation.plan import Member, Plan
 from roleagent.ablation.statistics import Estimate, holm, mean_interval, paired_p_value
+from roleagent.errors import StorageError
 from roleagent.learning.gradient_noise import SIGNAL, TRACE
 from roleagent.loop import publishing, runs
 from roleagent.loop.home import store_uri
@@ -145,22 +146,27 @@ def member_worker(plan: Plan, member: Member) -> Worker | None:
 
 
 def is_finished(worker: Worker | None) -> bool:
-    """Whether a run has ended well, with every iteration committed."""
+    """Whether a run has ended well, with every iteration committed: without one its curve would be another."""
     if worker is None or runs.read_status(worker)["status"] != "finished":
         return False
-    committed = worker.store.committed(worker.run_id)
-    return bool(committed) and committed[-1] >= worker.config.iterations
+    wanted = range(worker.config.iterations + 1)
+    return set(wanted) <= set(worker.store.committed(worker.run_id))
 
 
 def read_outcome(plan: Plan, member: Member, reason: str = "") -> Outcome:
-    """Return how a run stands, from its commits."""
+    """Return how a run stands, from its commits. One whose commits are damaged does not count, and says why."""
     worker = member_worker(plan, member)
     if worker is None:
         return Outcome(member.run_id, member.variant, member.seed, "failed" if reason else "new", reason)
     found = runs.read_status(worker)
     place = runs.mlflow_place(worker)["mlflow_run"]
     if is_finished(worker):
-        rows = publishing.history(worker)
+        try:
+            rows = publishing.history(worker)
+        except StorageError as error:
+            if error.transient:
+                raise
+            return Outcome(member.run_id, member.variant, member.seed, "failed", str(error), (), place)
         curve = make_curve(rows, timings(worker))
         series = {
             name: [(int(x), y) for x, y in zip(*column(rows, name), strict=True)] for name in (*MEASURES, SIGNAL, TRACE)

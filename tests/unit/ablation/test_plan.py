@@ -12,15 +12,22 @@ import pytest
 from roleagent.ablation import machine
 from roleagent.ablation.machine import Slots, describe, share
 from roleagent.ablation.plan import Request, alone, check_plan, make_plan, read_member, read_sittings, write_plan
-from roleagent.ablation.results import collect
+from roleagent.ablation.results import collect, is_finished
 from roleagent.config import load_config
 from roleagent.errors import ConfigError, StorageError
-from roleagent.loop import runs
+from roleagent.loop import publishing, runs
+from roleagent.loop.worker import Worker
+from roleagent.storage.manifest import iteration_key
+from roleagent.storage.object_store import UnreachableStoreError
 from tests.support.committed import committed_run
 
 
 def request(variants: str = "gigpo,grpo", seeds: int = 2, *overrides: str, **more: Any) -> Request:
     return Request("smoke", (variants,), seeds, overrides, **more)
+
+
+def sitting(parallel: int) -> dict[str, Any]:
+    return {"at": "2026-01-01", "parallel": parallel, "threads": 1, "machine": describe()}
 
 
 def test_runs_are_variants_times_seeds_seed_after_seed() -> None:
@@ -85,7 +92,7 @@ def test_a_run_that_is_another_one_is_not_taken_for_this() -> None:
 def test_the_folder_keeps_what_is_needed_to_repeat_it() -> None:
     plan = make_plan(request("gigpo,grpo", 2, "iterations=1"))
     for parallel in (1, 2):
-        write_plan(plan, {"parallel": parallel, "machine": describe()})
+        write_plan(plan, sitting(parallel))
     value = json.loads((plan.folder / "plan.json").read_text(encoding="utf-8"))
     assert value["command"] == "roleagent ablate --preset smoke --variants gigpo,grpo --seeds 2 --set iterations=1"
     assert value["seeds"] == [0, 1]
@@ -95,11 +102,28 @@ def test_the_folder_keeps_what_is_needed_to_repeat_it() -> None:
     again = Request(str(plan.folder / "preset.yaml"), ("gigpo,grpo",), 2, ("iterations=1",))
     assert make_plan(again).members == plan.members
     assert read_member(plan.folder, plan.members[1].run_id) == plan.members[1]
-    with (plan.folder / "sittings.jsonl").open("a", encoding="utf-8") as file:
-        file.write('{"parallel": 3')  # killed while writing
-    assert [sitting["parallel"] for sitting in read_sittings(plan.folder)] == [1, 2]
+    assert [item["parallel"] for item in read_sittings(plan.folder)] == [1, 2]
     with pytest.raises(StorageError, match="has no run nobody"):
         read_member(plan.folder, "nobody")
+
+
+@pytest.mark.parametrize("line", [b'{"parallel": 3', b"7", b'{"at": ""}', b"\xff\xfe", b"[" * 100_000])
+def test_a_line_that_is_no_sitting_costs_no_other(line: bytes) -> None:
+    plan = make_plan(request())
+    write_plan(plan, sitting(1))
+    with (plan.folder / "sittings.jsonl").open("ab") as file:
+        file.write(line)  # and no line's end: a kill cut it off
+    write_plan(plan, sitting(2))
+    assert [item["parallel"] for item in read_sittings(plan.folder)] == [1, 2]
+
+
+@pytest.mark.parametrize("text", ["[]", '{"runs": 3}', '{"runs": [3]}', "[" * 100_000, ""])
+def test_a_damaged_plan_is_told(text: str) -> None:
+    plan = make_plan(request())
+    write_plan(plan, sitting(1))
+    (plan.folder / "plan.json").write_text(text, encoding="utf-8")
+    with pytest.raises(StorageError, match=r"plan\.json has no run .*, or is damaged"):
+        read_member(plan.folder, plan.members[0].run_id)
 
 
 def test_an_ablation_is_run_by_one_process_at_a_time() -> None:
@@ -135,6 +159,44 @@ def test_runs_that_did_not_finish_are_told_and_do_not_count(monkeypatch: pytest.
     assert results.outcomes[0].curve[-1].episodes == 24.0
     assert results.comparisons[0].budget == 24.0
     assert len(results.failed) == 3
+
+
+def finished_run(run_id: str) -> Worker:
+    held = {"success/heldout": 0.5, "heldout/n": 8.0, "heldout/low": 0.2, "heldout/high": 0.8}
+    row = {"rollout/episodes": 8.0, "seconds/rollout": 2.0}
+    worker = committed_run([held, row, row, {**row, **held}], run_id=run_id)
+    runs.write_status(worker, "finished")
+    return worker
+
+
+def test_a_run_that_lost_an_iteration_is_not_finished(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Its curve would end at 16 episodes, and all others would be read off there.
+    monkeypatch.setattr(runs, "check", lambda config: None)
+    plan = make_plan(request("gigpo,grpo", 1))
+    lost, kept = (finished_run(member.run_id) for member in plan.members)
+    lost.store.store.delete(iteration_key(lost.run_id, 1, "manifest.json"))
+    assert (is_finished(lost), is_finished(kept)) == (False, True)
+    results = collect(plan, {})
+    assert [outcome.status for outcome in results.outcomes] == ["interrupted", "finished"]
+    assert results.comparisons[0].budget == 24.0
+
+
+def test_a_damaged_run_does_not_count_and_costs_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "check", lambda config: None)
+    plan = make_plan(request("gigpo,grpo", 1))
+    damaged, _ = (finished_run(member.run_id) for member in plan.members)
+    damaged.store.store.put(iteration_key(damaged.run_id, 1, "metrics.json"), b"{}")
+    results = collect(plan, {})
+    assert [outcome.status for outcome in results.outcomes] == ["failed", "finished"]
+    assert "metrics.json is not what was committed: resume the run" in results.outcomes[0].reason
+    assert results.comparisons[0].lines[1].success.n == 1
+
+    def unreachable(worker: Worker) -> list[dict[str, Any]]:
+        raise UnreachableStoreError("no answer")
+
+    monkeypatch.setattr(publishing, "history", unreachable)
+    with pytest.raises(UnreachableStoreError):  # this says nothing about the run
+        collect(plan, {})
 
 
 @pytest.mark.parametrize(
