@@ -33,6 +33,11 @@ def test_small_homes_fit_into_twenty_steps() -> None:
     assert sum(length <= 20 for length in lengths) >= 0.97 * len(lengths)
 
 
+def test_one_medium_home_in_nine_does_not_fit_into_twenty_steps() -> None:
+    lengths = [len(demonstrate(task_id("medium", "heldout", index), max_steps=60).steps) for index in range(256)]
+    assert sum(length <= 20 for length in lengths) == 228  # the study's held-out tasks and its step limit
+
+
 def test_it_wins_all_real_games_of_the_seen_rooms() -> None:
     steps = 0
     games = real_games("valid_seen")
