@@ -10,8 +10,10 @@
 
 Below B_simple twice the batch is nearly as good as two steps; far above it, a larger batch changes little.
 
-A unit is a task's group: within a group the advantages are made together, so its episodes are not independent draws,
-and groups are. The small batch is a random half of the minibatch's units: gradients are accumulated half after half,
+A unit is what a minibatch holds of a task's group: within a group the advantages are made together, so its episodes
+are not independent draws, and groups are. With one minibatch a pass that is the whole group. Several share every group
+out among themselves: a unit is then a part of it, which is noisier than the whole, and B_simple is a count of such
+parts. The small batch is a random half of the minibatch's units: gradients are accumulated half after half,
 so |g_b| is read in the middle of a pass that is made anyway. Everything is of the loss that is minimised, KL, entropy
 and value terms included, before clipping; units of zero gradient count. `signal` and `trace` of one step are very
 noisy, and `signal` may be negative, so no ratio is taken of them: only means over many steps may be divided.

@@ -199,6 +199,8 @@ class Learner:
         tokens = generated_tokens(whole)
         run.metrics.add_minibatch(tokens, skipped=tokens - generated_tokens(run.sequences[index] for index in active))
         if not active:
+            if half:  # a minibatch without a gradient is one of the draws that the means are over
+                run.metrics.add_noise(0.0, 0.0, half.small, half.big)
             return
         size = _Size(tokens, len(whole), sum(len(sequence.values) for sequence in whole))
         self._optimizer.zero_grad(set_to_none=True)

@@ -11,7 +11,7 @@ from learner_case import random_sequences, tiny_model
 from roleagent.config.models import LearnerConfig
 from roleagent.learning.gradient_noise import draw_half, estimate
 from roleagent.learning.learner import Learner
-from roleagent.learning.packing import generated_tokens
+from roleagent.learning.packing import generated_tokens, minibatches
 from roleagent.types import TrainingSequence
 
 CONFIG = LearnerConfig(learning_rate=1e-3, kl_coefficient=0.0, micro_batch_tokens=64, clip_low=0.9, clip_high=50.0)
@@ -80,6 +80,25 @@ def test_tasks_of_zero_gradient_count_as_units() -> None:
     outside = estimate(0.0, whole, 2, 4)
     found = (metrics["gradient_noise/signal"], metrics["gradient_noise/trace"])
     assert any(found == pytest.approx(case, rel=1e-3) for case in (inside, outside))
+
+
+def test_a_minibatch_of_zero_gradient_counts() -> None:
+    sequences = grouped(8, tasks=4)
+    config = CONFIG.model_copy(update={"minibatches": 2})
+    silent = minibatches(sequences, 2, seed=0, iteration=0)[1]
+    shut = [
+        dataclasses.replace(item, advantages=(0.0,) * len(item.ids)) if place in silent else item
+        for place, item in enumerate(sequences)
+    ]
+    found = Learner(tiny_model(0), None, config, seed=0).update(shut, temperature=1.0, iteration=0)
+    alone = [item for place, item in enumerate(sequences) if place not in silent]
+    half = draw_half(sequences, [p for p in range(8) if p not in silent], seed=0, iteration=0, step=0)
+    assert half is not None
+    own = contribution(alone, {sorted(set(range(8)) - set(silent)).index(place) for place in half.first})
+    expected = estimate(own, found["update/grad_norm"] ** 2, half.small, half.big)
+    assert found["update/optimizer_steps"] == 1.0
+    assert found["gradient_noise/signal"] == pytest.approx(expected[0] / 2, rel=1e-3)
+    assert found["gradient_noise/trace"] == pytest.approx(expected[1] / 2, rel=1e-3)
 
 
 def test_a_single_task_has_no_estimate() -> None:
