@@ -256,7 +256,8 @@ def bank_search(
     from roleagent.console.show import neighbours_table
     from roleagent.loop import runs
 
-    _show(neighbours_table(runs.find_run(run).worker().bank.search(text, count)))
+    handle = runs.find_run(run)
+    _show(neighbours_table(handle.run_id, handle.worker().bank.search(text, count)))
 
 
 @bank_app.command("show")

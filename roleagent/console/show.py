@@ -121,10 +121,10 @@ def bank_table(run_id: str, stats: Mapping[str, Any]) -> RenderableType:
     return Group(head, Text(), table)
 
 
-def neighbours_table(found: Sequence[Neighbour]) -> RenderableType:
-    """Return similar failures, most similar first."""
+def neighbours_table(run_id: str, found: Sequence[Neighbour]) -> RenderableType:
+    """Return similar failures of a run, most similar first."""
     if not found:
-        return Text("Nothing is in the bank yet.")
+        return Text(f"Nothing is in the bank of {run_id}.")
     table = Table.grid(padding=(0, 2))
     for item in found:
         where = f"{item.record.record_id[:_NAMED]}  iteration {item.record.iteration}  {printable(item.task_id)}"
@@ -136,7 +136,7 @@ def neighbours_table(found: Sequence[Neighbour]) -> RenderableType:
         similarity = f"{item.similarity:.2f}".replace("-0.00", "0.00")
         table.add_row(Text(similarity, style="cyan"), text)
     first = found[0].record.record_id[:_NAMED]
-    return Group(table, Text(f"More of one: roleagent bank show {first}", style="dim"))
+    return Group(table, Text(f"More of one: roleagent bank show {first} --run {run_id}", style="dim"))
 
 
 def diagnosis_panel(worker: Worker, record: str) -> RenderableType:

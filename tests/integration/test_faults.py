@@ -459,7 +459,7 @@ def hostile_run(folder: Path) -> None:
     worker.engine.return_value.max_context = 1000
     screen = Console(file=io.StringIO(), force_terminal=True, color_system="truecolor", width=300)
     screen.print(show.diagnosis_panel(worker, diagnosis.record_id))
-    screen.print(show.neighbours_table(neighbours))
+    screen.print(show.neighbours_table("a-run", neighbours))
     screen.print(show.bank_table(RUN_ID, {**stats, "by_failure_type": types}))
     screen.print(run_panel._failures({"failure_types": types, "bank_size": [1.0]}))
     with patch("roleagent.rollout.loop.collect", return_value=[short]):

@@ -88,9 +88,9 @@ def test_neighbours(draw: Draw) -> None:
     record = BankRecord(
         "0123456789abcdef", "t", "task-1", "household", "loops", "cause", 3, "lesson", f"open the fridge {EVIL}", 7, 6
     )
-    text = draw(show.neighbours_table([Neighbour("task-1", 0.876, record)]))
+    text = draw(show.neighbours_table("a-run", [Neighbour("task-1", 0.876, record)]))
     assert text.splitlines()[0].rstrip() == "0.88  loops"
     assert "open the fridge [red]loud[/red]" in text
     assert "01234567  iteration 7  task-1" in text
-    assert "More of one: roleagent bank show 01234567" in text
-    assert draw(show.neighbours_table([])) == "Nothing is in the bank yet.\n"
+    assert "More of one: roleagent bank show 01234567 --run a-run" in text  # `latest` may be another run by then
+    assert draw(show.neighbours_table("a-run", [])) == "Nothing is in the bank of a-run.\n"
