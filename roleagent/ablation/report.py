@@ -117,8 +117,8 @@ def _noise(results: Results) -> list[str]:
     ]
     return [
         "## Gradient noise",
-        "The simple noise scale in tasks (with several minibatches a pass: in the parts of tasks that one holds), over all "
-        "iterations of all seeds, with its 95 % bootstrap interval. "
+        "The simple noise scale in tasks (with several minibatches a pass: in the parts of tasks that one holds), over "
+        "all iterations of all seeds, with its 95 % bootstrap interval. "
         "Without a signal the mean gradient could not be told from the noise, and the lower end alone says something.",
         _table(("variant", "iterations", "noise scale", "from", "to"), rows),
     ]
