@@ -5,6 +5,7 @@ The command line finds these functions as entry points, so that the library belo
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -92,6 +93,7 @@ def train(config: TrainConfig, run_id: str = "") -> dict[str, Any]:
         from flows.train import train as flow
 
         wait()
+        keep_inner_errors()
         with _quiet_heart():
             return flow(config, run_id)
 
@@ -109,6 +111,7 @@ def ablate(request: Request, *, parallel: int = 0, threads: int = 0) -> dict[str
         from flows.ablation import ablation as flow
 
         wait()
+        keep_inner_errors()
         with _quiet_heart():
             results: dict[str, Any] = flow(
                 request.preset,
@@ -121,6 +124,18 @@ def ablate(request: Request, *, parallel: int = 0, threads: int = 0) -> dict[str
                 name=request.name,
             )
             return results
+
+
+def keep_inner_errors() -> None:
+    """Send what Prefect logs of its own threads where all logs go: by itself it writes it to standard error.
+
+    A busy server that ends with its run may have left the last events unanswered; that is no error of the run.
+    """
+    import prefect.main  # noqa: F401  sets logging up
+
+    inner = logging.getLogger("prefect._internal")
+    inner.handlers.clear()
+    inner.propagate = True
 
 
 @contextmanager

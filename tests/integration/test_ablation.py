@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import sqlite3
@@ -205,3 +206,22 @@ def test_the_signal_is_named() -> None:
 
     assert _signal(signal.SIGTERM) == "SIGTERM"
     assert _signal(99) == "signal 99"
+
+
+def test_prefects_inner_errors_go_where_all_logs_go() -> None:
+    from flows.launch import keep_inner_errors
+
+    class Heard(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            texts.append(record.getMessage())
+
+    texts: list[str] = []
+    keep_inner_errors()
+    handler = Heard()
+    logging.getLogger().addHandler(handler)  # after the call: Prefect's first import sets the root logger up anew
+    try:
+        logging.getLogger("prefect._internal.concurrency").error("a service failed")
+    finally:
+        logging.getLogger().removeHandler(handler)
+    assert texts == ["a service failed"]
+    assert logging.getLogger("prefect._internal").handlers == []  # one would write to standard error
