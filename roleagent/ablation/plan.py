@@ -32,10 +32,12 @@ from roleagent.json_text import read_json_text
 from roleagent.loop.home import home, store_uri
 from roleagent.storage import RunStore, open_store
 from roleagent.storage.manifest import check_run_id
+from roleagent.tracking.redaction import flatten
 
 #: What a variant may not change: it would not be the same comparison, or not the same place.
 _FIXED = ("seed", "name", "storage", "tracking")
 _MAX_RUNS = 1000
+_TOLD = 3  # keys that differ: how many are named
 #: What the report tells of a sitting, and of its machine.
 _SITTING = {"at", "parallel", "threads", "machine"}
 _MACHINE = {"processor", "cores", "memory_gb", "gpus", "python", "packages", "commit"}
@@ -127,13 +129,14 @@ def make_plan(request: Request) -> Plan:
 
 
 def check_plan(plan: Plan) -> None:
-    """Find what would stop a run later, and whether runs that exist already are those of this plan.
+    """Find what would stop a run later, and whether what exists already under this name is of this plan.
 
     Raises:
-        ConfigError: one line that names the variant.
+        ConfigError: one line that names the variant, or the keys in which the ablation of this name differs.
     """
     from roleagent.loop import runs
 
+    _check_base(plan)
     for variant in plan.variants:
         config = next(member.config for member in plan.members if member.variant == variant.name)
         try:
@@ -162,6 +165,7 @@ def write_plan(plan: Plan, sitting: dict[str, Any]) -> None:
         "command_from_here": plan.request.command("preset.yaml"),
         "preset": plan.request.preset,
         "overrides": list(plan.request.overrides),
+        "base": plan.base.model_dump(mode="json"),
         "variants": {variant.name: list(variant.overrides) for variant in plan.variants},
         "reference": plan.reference,
         "seeds": plan.seeds,
@@ -259,6 +263,23 @@ def _all_differ(configs: dict[str, TrainConfig]) -> None:
         if text in seen:
             raise ConfigError(f"variants '{seen[text]}' and '{name}' are the same configuration; leave one out")
         seen[text] = name
+
+
+def _check_base(plan: Plan) -> None:
+    """Refuse a name that another configuration has: report and MLflow run would mix the two."""
+    path = plan.folder / "plan.json"
+    try:
+        kept = parse_config(read_json_text(path.read_text(encoding="utf-8"))["base"])
+    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError, ConfigError):
+        return  # there is none, or none that says so: it is written anew
+    own, asked = (flatten(config.model_dump(mode="json")) for config in (kept, plan.base))
+    names = [key for key in {**own, **asked} if own.get(key, "") != asked.get(key, "")]
+    if names:
+        told = ", ".join(f"{key} is {own.get(key) or 'empty'} there" for key in names[:_TOLD])
+        more = f", and {len(names) - _TOLD} more differ" if len(names) > _TOLD else ""
+        raise ConfigError(
+            f"ablation {plan.ablation_id} exists with another base configuration ({told}{more}); give another --name"
+        )
 
 
 def _stored(store: RunStore, run_id: str) -> dict[str, Any]:

@@ -89,6 +89,19 @@ def test_a_run_that_is_another_one_is_not_taken_for_this() -> None:
         check_plan(plan)
 
 
+def test_a_name_is_of_one_base_configuration() -> None:
+    # Its report and its MLflow run would mix the tables of both.
+    first = make_plan(request("gigpo,grpo", 1, name="mine"))
+    write_plan(first, sitting(1))
+    check_plan(make_plan(request("gigpo,rloo", 2, name="mine")))
+    other = make_plan(request("rloo", 1, "iterations=2", "advantage.alpha=0.5", name="mine"))
+    with pytest.raises(ConfigError, match="ablation mine exists with another base") as error:
+        check_plan(other)
+    assert "(iterations is 3 there, advantage.alpha is 1.0 there)" in str(error.value)
+    (first.folder / "plan.json").write_text('{"base": {"seed": -1}}', encoding="utf-8")
+    check_plan(other)
+
+
 def test_the_folder_keeps_what_is_needed_to_repeat_it() -> None:
     plan = make_plan(request("gigpo,grpo", 2, "iterations=1"))
     for parallel in (1, 2):
