@@ -143,8 +143,10 @@ def _parse_list(text: str) -> list[Variant]:
             found.append(_free(name.strip(), key.strip(), value, known))
             sweep = ""
         elif equals and found and not sweep and found[-1].name not in known:
-            last = found.pop()
-            found.append(Variant(last.name, (*last.overrides, f"{full_key(head.strip())}={value}")))
+            last, key = found.pop(), full_key(head.strip())
+            if any(text.startswith(f"{key}=") for text in last.overrides):
+                raise ConfigError(f"variant '{last.name}' gives {key} twice; to compare values write {key}=1,2,...")
+            found.append(Variant(last.name, (*last.overrides, f"{key}={value}")))
         elif equals:
             sweep = head.strip()
             found.append(_point(sweep, value))

@@ -101,6 +101,7 @@ def test_names_become_parts_of_run_ids() -> None:
         ("ful", "no variant 'ful'; did you mean 'full'?"),
         ("xyz", "no variant 'xyz'; there are full, no-aiw"),
         ("full,full", "variant 'full' is named twice"),
+        ("mine:alpha=1,advantage.alpha=2", "variant 'mine' gives advantage.alpha twice; to compare values write"),
         ("full,,grpo", "has an empty place"),
         ("", "has an empty place"),
         ("alhpa=1", "no setting is called 'alhpa'; did you mean 'alpha'?"),
