@@ -146,7 +146,7 @@ def ablate(
 ) -> None:
     """Train variants with several seeds and compare them. The same command goes on where it was stopped."""
     from roleagent.ablation.machine import gpus, share
-    from roleagent.ablation.plan import Request, check_plan, make_plan
+    from roleagent.ablation.plan import Request, check_plan, make_plan, plan_record
     from roleagent.console.ablation import plan_panel, results_panel
     from roleagent.console.flows import watched_ablation
     from roleagent.console.show import print_json
@@ -158,7 +158,10 @@ def ablate(
     slots = share(len(plan.members), parallel=parallel, threads=threads, devices=devices)
     if dry_run:
         check_plan(plan)
-        _show(plan_panel(plan, slots))
+        if as_json:
+            print_json(plan_record(plan))
+        else:
+            _show(plan_panel(plan, slots))
         return
     results = watched_ablation(plan, parallel=parallel, threads=threads)
     if as_json:

@@ -153,13 +153,9 @@ def check_plan(plan: Plan) -> None:
             )
 
 
-def write_plan(plan: Plan, sitting: dict[str, Any]) -> None:
-    """Write the folder of an ablation: the plan anew, its preset, and a line for this sitting.
-
-    Raises:
-        StorageError: the home folder cannot be written.
-    """
-    value = {
+def plan_record(plan: Plan) -> dict[str, Any]:
+    """Return a plan as `plan.json` has it."""
+    return {
         "ablation_id": plan.ablation_id,
         "command": plan.request.command(),
         "command_from_here": plan.request.command("preset.yaml"),
@@ -179,9 +175,17 @@ def write_plan(plan: Plan, sitting: dict[str, Any]) -> None:
             for member in plan.members
         ],
     }
+
+
+def write_plan(plan: Plan, sitting: dict[str, Any]) -> None:
+    """Write the folder of an ablation: the plan anew, its preset, and a line for this sitting.
+
+    Raises:
+        StorageError: the home folder cannot be written.
+    """
     try:
         (plan.folder / "logs").mkdir(parents=True, exist_ok=True)
-        _replace(plan.folder / "plan.json", json.dumps(value, indent=1))
+        _replace(plan.folder / "plan.json", json.dumps(plan_record(plan), indent=1))
         _replace(plan.folder / "preset.yaml", preset_path(plan.request.preset).read_text(encoding="utf-8"))
         with (plan.folder / "sittings.jsonl").open("a+b") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - 1))

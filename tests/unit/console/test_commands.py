@@ -136,6 +136,15 @@ def test_train_refuses_a_run_that_has_another_configuration(monkeypatch: pytest.
     assert started == ["mine"]
 
 
+def test_the_plan_of_an_ablation_is_told_as_json_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["ablate", "-p", "smoke", "-v", "full,gigpo", "--seeds", "2", "--dry-run", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    runs_of_plan = [f"{run['variant']} {run['seed']}" for run in plan["runs"]]
+    assert runs_of_plan == ["full 0", "gigpo 0", "full 1", "gigpo 1"]
+    assert all("advantage.estimator=gigpo" in plan["variants"][run["variant"]] for run in plan["runs"][1::2])
+    assert plan["seeds"] == [0, 1]
+
+
 def test_json_is_written_with_its_unicode_escaped(capsys: pytest.CaptureFixture[str]) -> None:
     print_json({"text": "caf\u00e9 \x1b", "number": None})
     out = capsys.readouterr().out
