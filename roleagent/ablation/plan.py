@@ -32,12 +32,10 @@ from roleagent.json_text import read_json_text
 from roleagent.loop.home import home, store_uri
 from roleagent.storage import RunStore, open_store
 from roleagent.storage.manifest import check_run_id
-from roleagent.tracking.redaction import flatten
 
 #: What a variant may not change: it would not be the same comparison, or not the same place.
 _FIXED = ("seed", "name", "storage", "tracking")
 _MAX_RUNS = 1000
-_TOLD = 3  # keys that differ: how many are named
 #: What the report tells of a sitting, and of its machine.
 _SITTING = {"at", "parallel", "threads", "machine"}
 _MACHINE = {"processor", "cores", "memory_gb", "gpus", "python", "packages", "commit"}
@@ -271,18 +269,17 @@ def _all_differ(configs: dict[str, TrainConfig]) -> None:
 
 def _check_base(plan: Plan) -> None:
     """Refuse a name that another configuration has: report and MLflow run would mix the two."""
+    from roleagent.loop import runs
+
     path = plan.folder / "plan.json"
     try:
         kept = parse_config(read_json_text(path.read_text(encoding="utf-8"))["base"])
     except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError, ConfigError):
         return  # there is none, or none that says so: it is written anew
-    own, asked = (flatten(config.model_dump(mode="json")) for config in (kept, plan.base))
-    names = [key for key in {**own, **asked} if own.get(key, "") != asked.get(key, "")]
-    if names:
-        told = ", ".join(f"{key} is {own.get(key) or 'empty'} there" for key in names[:_TOLD])
-        more = f", and {len(names) - _TOLD} more differ" if len(names) > _TOLD else ""
+    told = runs.differences(kept, plan.base)
+    if told:
         raise ConfigError(
-            f"ablation {plan.ablation_id} exists with another base configuration ({told}{more}); give another --name"
+            f"ablation {plan.ablation_id} exists with another base configuration ({told}); give another --name"
         )
 
 

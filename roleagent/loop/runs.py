@@ -74,15 +74,20 @@ def check_same(handle: RunHandle, config: TrainConfig) -> None:
     Raises:
         ConfigError: it has another one; the keys that differ are named.
     """
-    own, asked = (flatten(found.model_dump(mode="json")) for found in (handle.worker().config, config))
-    names = [key for key in {**own, **asked} if own.get(key, "") != asked.get(key, "")]
-    if names:
-        told = ", ".join(f"{key} is {own.get(key) or 'empty'} there" for key in names[:_TOLD])
-        more = f", and {len(names) - _TOLD} more differ" if len(names) > _TOLD else ""
+    told = differences(handle.worker().config, config)
+    if told:
         raise ConfigError(
-            f"run {handle.run_id} exists with another configuration ({told}{more}); go on with it as it is: "
+            f"run {handle.run_id} exists with another configuration ({told}); go on with it as it is: "
             f"roleagent resume {handle.run_id}; or begin another one: give another --run-id"
         )
+
+
+def differences(kept: TrainConfig, asked: TrainConfig) -> str:
+    """Return the keys in which a kept configuration differs from one that is asked for; "" if in none."""
+    own, wanted = (flatten(found.model_dump(mode="json")) for found in (kept, asked))
+    names = [key for key in {**own, **wanted} if own.get(key, "") != wanted.get(key, "")]
+    told = ", ".join(f"{key} is {own.get(key) or 'empty'} there" for key in names[:_TOLD])
+    return told + (f", and {len(names) - _TOLD} more differ" if len(names) > _TOLD else "")
 
 
 def check(config: TrainConfig) -> None:
