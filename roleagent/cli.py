@@ -367,7 +367,7 @@ def pretrain(
     ),
     steps: Annotated[int | None, typer.Option(min=1, help="Optimizer steps; the recipe's by default.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of weights and corpus.")] = 0,
-    recipe: Annotated[str, typer.Option(help="quickstart (household) or alfworld.")] = "quickstart",
+    recipe: Annotated[str, typer.Option(help="quickstart (household), alfworld, or foresight.")] = "quickstart",
 ) -> None:
     """Train a small policy from scratch on expert play, in both roles. Goes on if interrupted."""
     from roleagent.console.pretrain import run_pretraining

@@ -22,7 +22,7 @@ def run_pretraining(console: Console, output: Path, *, recipe: str, steps: int |
     from roleagent.pretraining.train import pretrain
 
     if recipe not in RECIPES:
-        raise ConfigError(f"unknown recipe {recipe!r}: choose {' or '.join(RECIPES)}")
+        raise ConfigError(f"unknown recipe {recipe!r}: choose {', '.join(RECIPES)}")
     settings = RECIPES[recipe](seed)
     last = min(steps or settings.steps, settings.steps)
     try:

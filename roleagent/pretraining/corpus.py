@@ -82,7 +82,7 @@ class CorpusSettings:
     generated_share: float = 0.0  #: share of demonstrations in homes of that level beside those in ALFWorld's games
     folder: str = ""  #: where ALFWorld's games are; empty for the store in the home folder, else `$ALFWORLD_DATA`
     max_steps: int = 20
-    horizon: int = 1
+    horizons: tuple[int, ...] = (1,)  #: each demonstration foresees one of these numbers of states
     habits: Mapping[str, float] | None = None  #: failure type -> probability of that mistake when there is occasion
     habits_from: int = 0  #: the agent's demonstrations before this index are the pure expert's
     environment_share: float = 0.2  #: share of examples in the environment role
@@ -104,11 +104,12 @@ def demonstration(
     What the agent imitates has the habits of the settings. What the environment diagnoses has every kind of failure.
     `plays` are the policy's own, of which `own_share` of the demonstrations take one each.
     """
+    horizon = settings.horizons[derive(seed, "horizon", index) % len(settings.horizons)]
     if plays and not failed and generator(seed, "own", index).random() < settings.own_share:
         draw = derive(seed, "own play", index)
         play = plays[draw % len(plays)]
         steps, slips = settings.max_steps, settings.slips
-        return _demonstrate(play.task_id, settings, draw, settings.habits, steps, slips, 0.0, play)
+        return _demonstrate(play.task_id, settings, draw, settings.habits, steps, slips, 0.0, horizon, play)
     habits = DEFAULT_HABITS if failed else settings.habits if index >= settings.habits_from else None
     for attempt in range(200):
         draw = derive(seed, "demonstration", index, attempt)
@@ -117,7 +118,7 @@ def demonstration(
         if failed and attempt % 2:  # an episode may be stopped early, by another limit or by an error
             steps = min(steps, SHORTEST + draw // TASK_SPACE % max(1, steps - SHORTEST))
         oversights = 0.0 if failed else settings.oversights
-        demo = _demonstrate(training_task(settings, draw), settings, draw, habits, steps, slips, oversights)
+        demo = _demonstrate(training_task(settings, draw), settings, draw, habits, steps, slips, oversights, horizon)
         if not failed or demo.label is not None:
             return demo
     raise ValueError("the habits produce no failures to diagnose")
@@ -145,25 +146,29 @@ def _demonstrate(
     steps: int,
     slips: float,
     oversights: float,
+    horizon: int,
     play: Play | None = None,
 ) -> Demonstration:
     own = play.turns if play else ()
     if is_home(task):
-        return demonstrate(task, draw, habits, steps, slips, oversights, own)
-    return alfworld.demonstrate(task, draw, habits, steps, slips, settings.folder, oversights, own)
+        return demonstrate(task, draw, habits, steps, slips, oversights, own, horizon)
+    return alfworld.demonstrate(task, draw, habits, steps, slips, settings.folder, oversights, own, horizon)
 
 
 def agent_example(demo: Demonstration, encoder: Encoder, settings: CorpusSettings) -> Example:
-    """Return a demonstration in the agent role, as one growing conversation."""
+    """Return a demonstration in the agent role, as one growing conversation.
+
+    With several horizons the end of a turn is not learned: nothing tells the policy how many predictions are wanted,
+    and a rollout ends the turn when there are enough.
+    """
+    ended = settings.observation_weight if len(settings.horizons) == 1 else 0.0
     seen = settings.observation_weight
     ids = list(encoder.tokenizer.opening(None, first_user_text(demo.goal, demo.steps[0].state)))
     weights = [0.0] * len(ids)
     critical = demo.label.critical_step if demo.label else len(demo.steps)
-    foreseen_states = [step.prediction for step in demo.steps]
     for t, step in enumerate(demo.steps):
-        predictions = foreseen_states[t : t + settings.horizon]
         decision = render_turn(step.reasoning, step.action, [])
-        chosen, foreseen = encoder.turn(decision), encoder.turn(_predictions(decision, step, predictions))
+        chosen, foreseen = encoder.turn(decision), encoder.turn(_predictions(decision, step))
         weight = 1.0 if t < critical else settings.aftermath_weight
         ids += [*chosen, *foreseen]
         decided = [weight] + [settings.decision_weight * weight] * settings.decision_tokens
@@ -173,13 +178,13 @@ def agent_example(demo: Demonstration, encoder: Encoder, settings: CorpusSetting
         if t + 1 < len(demo.steps):
             context = encoder.observation(step.next_state)
             ids += context
-            weights += [seen] * len(context)
+            weights += [ended] + [seen] * (len(context) - 1)
     return Example(ids, weights)
 
 
-def _predictions(decision: str, step: DemonstrationStep, predictions: list[str]) -> str:
+def _predictions(decision: str, step: DemonstrationStep) -> str:
     # A tag begins a token of its own, so a turn may be encoded in two parts.
-    return render_turn(step.reasoning, step.action, predictions).removeprefix(decision)
+    return render_turn(step.reasoning, step.action, step.predictions).removeprefix(decision)
 
 
 def environment_example(demo: Demonstration, tokenizer: PolicyTokenizer) -> Example:

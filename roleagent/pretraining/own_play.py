@@ -46,7 +46,7 @@ def play(
     wanted = dict.fromkeys(training_task(settings, derive(seed, "own", number, index)) for index in range(2 * count))
     chosen = list(wanted)[:count]
     rollout = RolloutSettings(
-        horizon=settings.horizon,
+        horizon=max(settings.horizons),
         max_steps=settings.max_steps,
         max_turn_tokens=TURN_TOKENS,
         max_context=engine.max_context,

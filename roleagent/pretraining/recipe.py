@@ -11,6 +11,8 @@ does not, which leaves to reinforcement learning what it is for.
 ALFWorld's training games, without the development games, and large generated homes between them: with the games alone,
 whose rooms are few, it learns their furniture by heart and reads no more. Last, the policy plays itself, and the
 demonstrator goes on from its mistakes.
+
+`foresight`: the policy of `quickstart` goes on with demonstrations that foresee one, two or four states.
 """
 
 from __future__ import annotations
@@ -80,5 +82,20 @@ def alfworld(seed: int = 0) -> PretrainSettings:
     )
 
 
+def foresight(seed: int = 0) -> PretrainSettings:
+    """Return the recipe for several predicted states a turn, with a seed for the corpus."""
+    several = replace(_HABITS, horizons=(1, 2, 4), prediction_weight=0.5)
+    return PretrainSettings(
+        stages=(Stage(several, 1200, begin=0.1, end=0.0),),
+        seed=seed,
+        base="roleagent:quickstart",
+        max_length=4096,
+    )
+
+
 #: Name -> recipe as a function of the seed.
-RECIPES: Mapping[str, Callable[[int], PretrainSettings]] = {"quickstart": quickstart, "alfworld": alfworld}
+RECIPES: Mapping[str, Callable[[int], PretrainSettings]] = {
+    "quickstart": quickstart,
+    "alfworld": alfworld,
+    "foresight": foresight,
+}

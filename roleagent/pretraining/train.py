@@ -1,4 +1,4 @@
-"""Training the small policy from scratch on the corpus: the recipe behind `roleagent pretrain`.
+"""Training a small policy on the corpus, from nothing or from another: the recipe behind `roleagent pretrain`.
 
 Matrices inside the layers are trained with Muon (orthogonalised momentum; `torch.optim.Muon`), embeddings and
 norms with AdamW, both with a linear warm-up and a linear decay to zero over a fixed number of steps. A checkpoint
@@ -42,6 +42,7 @@ class PretrainSettings:
 
     stages: tuple[Stage, ...]
     seed: int = 0
+    base: str = ""  #: policy to go on from, with its tokenizer, its sizes and its weights; empty: begin from nothing
     batch_tokens: int = 4096  #: tokens, padding included, of an optimizer step
     muon_learning_rate: float = 0.02
     adam_learning_rate: float = 3e-3
@@ -155,24 +156,9 @@ def pretrain(
     """
     import torch
 
-    from roleagent.policy.model import Policy
-    from roleagent.policy.small import build_small_model
-    from roleagent.policy.tokens import PolicyTokenizer
-
     folder.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(settings.seed)
-    tokenizer = _tokenizer(folder, settings)
-    small = build_small_model(
-        len(tokenizer),
-        width=settings.width,
-        layers=settings.layers,
-        heads=settings.heads,
-        kv_heads=settings.kv_heads,
-        intermediate=settings.intermediate,
-        max_context=settings.max_length,
-        seed=settings.seed,
-    )
-    policy = Policy(small, PolicyTokenizer(tokenizer), str(folder), settings.max_length)
+    policy = _begin(folder, settings)
     model = policy.model
     model.train()
     optimizers = build_optimizers(model, settings)
@@ -220,6 +206,30 @@ def pretrain(
             saved = time.monotonic()
     model.train(False)
     return policy
+
+
+def _begin(folder: Path, settings: PretrainSettings) -> Policy:
+    """Return the policy before its first step; contexts are as long as the examples may be."""
+    from roleagent.policy.model import Policy, load_policy
+    from roleagent.policy.small import build_small_model
+    from roleagent.policy.tokens import PolicyTokenizer
+
+    if settings.base:
+        base = load_policy(settings.base, device="cpu")
+        base.model.config.max_position_embeddings = settings.max_length
+        return Policy(base.model, base.tokenizer, str(folder), settings.max_length)
+    tokenizer = _tokenizer(folder, settings)
+    small = build_small_model(
+        len(tokenizer),
+        width=settings.width,
+        layers=settings.layers,
+        heads=settings.heads,
+        kv_heads=settings.kv_heads,
+        intermediate=settings.intermediate,
+        max_context=settings.max_length,
+        seed=settings.seed,
+    )
+    return Policy(small, PolicyTokenizer(tokenizer), str(folder), settings.max_length)
 
 
 def _tokenizer(folder: Path, settings: PretrainSettings) -> PreTrainedTokenizerFast:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from roleagent.environments.household.engine import apply, is_won
 from roleagent.environments.household.expert import Expert, Move, kind_of, plan
 from roleagent.environments.household.failures import MISTAKES, Label, Occasion, Script, task_phrase
-from roleagent.environments.household.game import Game
+from roleagent.environments.household.game import Game, State
 from roleagent.environments.household.generator import Draws, generate, parse_task_id, task_type_of
 from roleagent.environments.household.words import NOTHING_HAPPENS, room_text
 from roleagent.errors import ConfigError
@@ -47,7 +47,7 @@ class DemonstrationStep(NamedTuple):
     next_state: str
     valid: bool
     slip: bool = False  #: a random action in place of the intended one: not to be imitated, but to recover from
-    prediction: str = ""  #: what the demonstrator expected: s_{t+1} as far as it could be known, else a guess
+    predictions: tuple[str, ...] = ()  #: what the demonstrator expected at t of s_{t+1}, s_{t+2}, ...: see `foresee`
     own: bool = False  #: a policy's turn, which the demonstrator only followed
 
 
@@ -78,6 +78,7 @@ def demonstrate(
     slips: float = 0.0,
     oversights: float = 0.0,
     own: Sequence[OwnTurn] = (),
+    horizon: int = 1,
 ) -> Demonstration:
     """Return what the demonstrator does in a game of any id space, up to `max_steps` steps.
 
@@ -87,14 +88,15 @@ def demonstrate(
     policy that imitates it learns to go on after a mistake of its own (Laskey et al. 2017, noise injection).
     `oversights` is the probability that what it could take is overlooked: it searches on, in the end from the
     beginning. `own` are the turns that a policy played there: the demonstrator follows them up to one of the first
-    mistakes, which the seed chooses, and does what is right there.
+    mistakes, which the seed chooses, and does what is right there. `horizon` is how many states it foresees at each
+    step.
 
     Raises:
         ConfigError: the task id or a failure type is unknown.
     """
     level, space, index = parse_task_id(task_id)
     task = Task(task_id, "household", task_type_of(level, space, index), "heldout" if space == "heldout" else "train")
-    return play(generate(task_id), task, seed, habits or {}, max_steps, slips, oversights, own)
+    return play(generate(task_id), task, seed, habits or {}, max_steps, slips, oversights, own, horizon)
 
 
 def play(
@@ -106,6 +108,7 @@ def play(
     slips: float = 0.0,
     oversights: float = 0.0,
     own: Sequence[OwnTurn] = (),
+    horizon: int = 1,
 ) -> Demonstration:
     """Return what the demonstrator does in a given game; see :func:`demonstrate`."""
     for name in habits:
@@ -128,7 +131,7 @@ def play(
         expert.observe(turn.action, answer)
         differs = (turn.reasoning, turn.action) != (move.reasoning, move.action)
         steps.append(
-            DemonstrationStep(text, turn.reasoning, turn.action, answer, valid, differs, turn.prediction, True)
+            DemonstrationStep(text, turn.reasoning, turn.action, answer, valid, differs, (turn.prediction,), True)
         )
         text = answer
     while len(steps) < max_steps and not success:
@@ -160,10 +163,10 @@ def play(
             mistaken = (refused or _slip(game, expert, move, accidents)) if slip else None
             if mistaken:
                 reasoning, action = mistaken
+        predictions = foresee(game, state, expert, action, horizon)
         state, answer, valid = apply(game, state, action)
-        prediction = expectation(expert, action, answer)
         expert.observe(action, answer)
-        steps.append(DemonstrationStep(text, reasoning, action, answer, valid, slip, prediction))
+        steps.append(DemonstrationStep(text, reasoning, action, answer, valid, slip, predictions))
         text = answer
         success = is_won(game, state)
     label = None
@@ -223,6 +226,25 @@ def expectation(expert: Expert, action: str, answer: str) -> str:
         thing, _, where = action.removeprefix("take ").partition(" from ")
         return f"You pick up the {thing} from the {where}."
     return answer
+
+
+def foresee(game: Game, state: State, expert: Expert, action: str, horizon: int) -> tuple[str, ...]:
+    """Return what the demonstrator expects of an action and of the moves that it would make behind it.
+
+    It imagines: its twin takes every expectation for the answer and chooses the next move from that. The game answers
+    the imagined moves, but :func:`expectation` passes on only what the demonstrator knows now, so nothing that the
+    steps in between will show is in a prediction. There are fewer than `horizon` where the game is won by them.
+    """
+    imagined = expert
+    found: list[str] = []
+    while True:
+        state, answer, _ = apply(game, state, action)
+        found.append(expectation(expert, action, answer))
+        if len(found) == horizon or is_won(game, state):
+            return tuple(found)
+        imagined = expert.twin() if imagined is expert else imagined
+        imagined.observe(action, found[-1])
+        action = imagined.move().action
 
 
 def _slip(game: Game, expert: Expert, move: Move, draws: Draws) -> tuple[str, str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from copy import copy, deepcopy
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Literal, NamedTuple
@@ -194,6 +195,12 @@ class Expert:
             if kind_of(name) == kind:
                 return name
         raise EnvironmentFault(f"household room has no {kind}, which the goal needs")
+
+    def twin(self) -> Expert:
+        """Return another that knows the same: what it takes in from now on, this one does not."""
+        twin = copy(self)
+        twin.memory = deepcopy(self.memory)
+        return twin
 
     def observe(self, action: str, text: str) -> None:
         """Take in the answer to an action."""

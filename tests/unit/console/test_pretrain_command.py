@@ -43,7 +43,7 @@ def test_progress_is_told_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_an_unknown_recipe_is_told(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="unknown recipe 'alf': choose quickstart or alfworld"):
+    with pytest.raises(ConfigError, match="unknown recipe 'alf': choose quickstart, alfworld, foresight"):
         told(tmp_path / "out", recipe="alf")
 
 

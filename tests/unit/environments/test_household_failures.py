@@ -115,8 +115,8 @@ def test_demonstrations_are_pure_and_seeds_matter() -> None:
     assert [demonstrate(text, 2, DEFAULT_HABITS) for text in texts] != first
     for text in texts:  # the pure expert's seed decides its guesses and nothing else
         one, two = demonstrate(text, 1), demonstrate(text, 2, {})
-        assert [step._replace(prediction="") for step in one.steps] == [
-            step._replace(prediction="") for step in two.steps
+        assert [step._replace(predictions=()) for step in one.steps] == [
+            step._replace(predictions=()) for step in two.steps
         ]
 
 

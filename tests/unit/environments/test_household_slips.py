@@ -36,12 +36,12 @@ def test_what_was_seen_is_predicted_and_nothing_is_expected_where_nobody_looked(
             place = step.action.removeprefix("go to ").removeprefix("open ")
             moving = place != step.action
             if not moving or place in looked:
-                assert step.prediction == step.next_state
+                assert step.predictions == (step.next_state,)
                 known += 1
             else:
                 guessed += 1
-                hits += step.prediction == step.next_state
-                assert step.prediction.endswith((", you see nothing.", " is closed."))
+                hits += step.predictions == (step.next_state,)
+                assert step.predictions[0].endswith((", you see nothing.", " is closed."))
             if moving and ", you see " in step.next_state:
                 looked.add(place)
     assert known > 100
