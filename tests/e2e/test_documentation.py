@@ -6,6 +6,7 @@ is put in the place of what would take too long, or needs what is not there:
 
 - `roleagent train`: the preset `quickstart` becomes `smoke`, with one iteration of short episodes.
 - `roleagent ablate`: with `--dry-run`: everything but the training (which `test_ablation.py` does).
+- `roleagent pretrain`: with `--steps 2`, where it has no `--steps`.
 - `roleagent evaluate --tasks N`: N is at most 8, the held-out tasks of that preset's evaluations.
 - `<name>`-like placeholders: the command is read, not run: its options must exist.
 - `make TARGET`: the target must be in the Makefile, and `make --dry-run` must accept it.
@@ -66,6 +67,8 @@ def quick(words: list[str]) -> list[str]:
             words += ["--preset", "smoke"]
     if words[1] == "ablate":
         words += ["--dry-run"]
+    if words[1] == "pretrain" and "--steps" not in words:
+        words += ["--steps", "2"]
     if words[1] == "evaluate" and "--tasks" in words:
         place = words.index("--tasks") + 1
         words[place] = str(min(8, int(words[place])))

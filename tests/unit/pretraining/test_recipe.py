@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from roleagent.environments.alfworld.games import training_games
-from roleagent.errors import ConfigError
+from roleagent.errors import ConfigError, PolicyError
+from roleagent.policy.model import load_policy
+from roleagent.policy.turns import parse_turn
 from roleagent.pretraining.corpus import CorpusSettings, Encoder, agent_example, demonstration, environment_example
-from roleagent.pretraining.recipe import alfworld, quickstart
+from roleagent.pretraining.recipe import alfworld, foresight, quickstart
 from roleagent.pretraining.train import PretrainSettings, Stage, batches, learning_rate_factor, pretrain
 from tests.differential.games import DATA
 
@@ -108,6 +110,45 @@ def test_weights_of_an_agent_example(quickstart_encoder: Encoder) -> None:
     assert len(example.ids) == len(example.weights)
     assert set(example.weights) == {0.0, 0.125, 0.25, 1.0, 4.0}
     assert example.weights.count(4.0) == 3 * sum(not step.slip for step in demo.steps)
+
+
+def test_each_demonstration_foresees_one_of_the_recipes_numbers_of_states(quickstart_encoder: Encoder) -> None:
+    corpus = foresight().stages[0].corpus
+    assert corpus == replace(quickstart().stages[-1].corpus, horizons=(1, 2, 4), prediction_weight=0.5)
+    longest = [max(len(step.predictions) for step in demonstration(corpus, 0, index).steps) for index in range(90)]
+    assert set(longest) == {1, 2, 4}
+    assert all(longest.count(number) > 15 for number in (1, 2, 4))
+    demo = demonstration(corpus, 0, longest.index(4))
+    example = agent_example(demo, quickstart_encoder, corpus)
+    turns = quickstart_encoder.tokenizer.decode(example.ids).split("<think>")[1:]
+    for turn, step in zip(turns, demo.steps, strict=True):
+        assert parse_turn(f"<think>{turn}", len(step.predictions)).predictions == step.predictions
+    # Nothing says how many are wanted: after a prediction the end of the turn is given, not learned.
+    end = quickstart_encoder.tokenizer.eot_id
+    ends = [weight for token, weight in zip(example.ids, example.weights, strict=True) if token == end]
+    assert ends == [0.0] * (len(demo.steps) - 1)
+    alone = agent_example(demonstration(CORPUS, 0, 3), quickstart_encoder, CORPUS)
+    assert CORPUS.observation_weight in [w for t, w in zip(alone.ids, alone.weights, strict=True) if t == end]
+
+
+def test_a_recipe_goes_on_from_another_policy(tmp_path: Path) -> None:
+    settings = replace(foresight(), batch_tokens=2500)
+    pretrain(settings, tmp_path, lambda _: None, limit=1)
+    base, after = load_policy("roleagent:quickstart", device="cpu"), load_policy(str(tmp_path / "policy"), device="cpu")
+    assert after.max_context == 4096
+    assert after.tokenizer.hf.get_vocab() == base.tokenizer.hf.get_vocab()
+    apart = 0.0
+    for (name, one), two in zip(base.model.named_parameters(), after.model.parameters(), strict=True):
+        assert one.shape == two.shape, name
+        apart = max(apart, float((one - two).detach().abs().max()))
+    assert 0 < apart < 1e-2, "one step, at a hundredth of a tenth of the rate"
+    rows: list[dict[str, float]] = []
+    pretrain(settings, tmp_path, rows.append, limit=2)
+    assert rows[-1]["step"] == 2
+    with pytest.raises(ConfigError, match="another recipe"):
+        pretrain(replace(settings, base=""), tmp_path, lambda _: None)
+    with pytest.raises(PolicyError, match="no-such"):
+        pretrain(replace(settings, base="./no-such"), tmp_path / "other", lambda _: None)
 
 
 def test_an_environment_example_learns_the_answer_alone(quickstart_encoder: Encoder) -> None:
