@@ -327,11 +327,11 @@ def config_show(preset: Preset = "quickstart", overrides: Overrides = None) -> N
 
 @config_app.command("list")
 def config_list() -> None:
-    """List the presets."""
-    from roleagent.config import list_presets
+    """List the presets, and what each is for."""
+    from roleagent.config import describe_preset, list_presets
 
     for name in list_presets():
-        typer.echo(name)
+        typer.echo(f"{name:<14}{describe_preset(name)}")
 
 
 @data_app.command("fetch")

@@ -1,6 +1,6 @@
 """Configuration: frozen pydantic models and one YAML file a preset."""
 
-from roleagent.config.load import list_presets, load_config, preset_path
+from roleagent.config.load import describe_preset, list_presets, load_config, preset_path
 from roleagent.config.models import (
     AdvantageConfig,
     AgentInWorldConfig,
@@ -29,6 +29,7 @@ __all__ = [
     "TrackingConfig",
     "TrainConfig",
     "WorldInAgentConfig",
+    "describe_preset",
     "list_presets",
     "load_config",
     "preset_path",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import reprlib
 from collections.abc import Iterable, Mapping
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,13 @@ _ENVIRONMENT = "environment.name"
 def list_presets() -> list[str]:
     """Names of the presets that ship with the package."""
     return sorted(path.stem for path in _PRESETS.glob("*.yaml"))
+
+
+def describe_preset(preset: str) -> str:
+    """Return the first sentence of the comment that a preset begins with; "" where there is none."""
+    lines = preset_path(preset).read_text(encoding="utf-8").splitlines()
+    comment = [line.removeprefix("#").strip() for line in takewhile(lambda line: line.startswith("#"), lines)]
+    return " ".join(comment).partition(". ")[0].removesuffix(".")
 
 
 def preset_path(preset: str) -> Path:

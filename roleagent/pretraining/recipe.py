@@ -84,9 +84,9 @@ def alfworld(seed: int = 0) -> PretrainSettings:
 
 def foresight(seed: int = 0) -> PretrainSettings:
     """Return the recipe for several predicted states a turn, with a seed for the corpus."""
-    several = replace(_HABITS, horizons=(1, 2, 4), prediction_weight=0.5)
+    several = replace(_HABITS, horizons=(1, 2, 4, 4), prediction_weight=0.5)
     return PretrainSettings(
-        stages=(Stage(several, 1200, begin=0.1, end=0.0),),
+        stages=(Stage(several, 2600, begin=0.3, end=0.0),),
         seed=seed,
         base="roleagent:quickstart",
         max_length=4096,

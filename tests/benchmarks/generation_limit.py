@@ -105,7 +105,7 @@ def numbers() -> dict[str, float]:
         "generation_rollout_tokens_per_cpu_second": speed,
         "generation_decode_share": statistics.median(decode_shares),
         "generation_context_mean": context,
-        "matrix_gigaflops": limit / 1e9,
+        "generation_matrix_gflops": limit / 1e9,
         "copy_read_gb_per_second": max(memory) / 1e9,
     }
 

@@ -100,7 +100,7 @@ def numbers(rounds: int = ROUNDS) -> dict[str, float]:
         "update_fraction_of_limit": counts[0] / limit,
         "update_fraction_with_attention": counts[1] / limit,
         "update_fraction_made": counts[2] / limit,
-        "matrix_gflops": rate / 1e9,
+        "update_matrix_gflops": rate / 1e9,
         "update_quickstart_tokens_per_cpu_second": metrics[-1]["update/tokens"] / statistics.median(seconds),
     }
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from roleagent.config import AdvantageConfig, LearnerConfig, TrainConfig, list_presets, load_config
+from roleagent.config import AdvantageConfig, LearnerConfig, TrainConfig, describe_preset, list_presets, load_config
 from roleagent.config.load import parse_config
 from roleagent.config.recipes import RECIPES
 
@@ -218,3 +218,15 @@ def test_the_learning_rate_falls_in_a_line_by_hand() -> None:
         TrainConfig.model_validate({"iterations": 1, "learner": {"learning_rate_end": 0.2}}).learning_rate_factor(1)
         == 1
     )
+
+
+def test_a_preset_says_what_it_is_for(tmp_path: Path) -> None:
+    assert all(describe_preset(name) for name in list_presets())
+    mine = tmp_path / "mine.yaml"
+    for text, told in (
+        ("# Mine. And more.\nname: mine\n", "Mine"),
+        ("# Over\n# two lines\nname: mine\n", "Over two lines"),
+        ("name: mine\n# behind\n", ""),
+    ):
+        mine.write_text(text)
+        assert describe_preset(str(mine)) == told

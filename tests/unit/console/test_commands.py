@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from roleagent import cli
-from roleagent.config import TrainConfig, load_config
+from roleagent.config import TrainConfig, list_presets, load_config
 from roleagent.console.show import print_json
 from roleagent.errors import ConfigError, RoleAgentError
 from roleagent.loop import runs
@@ -105,7 +105,10 @@ def test_config_show_is_a_preset_file(tmp_path: Path, capsys: pytest.CaptureFixt
 
 def test_config_list_names_the_presets(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["config", "list"]) == 0
-    assert {"quickstart", "smoke"} <= set(capsys.readouterr().out.split())
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == list_presets()
+    assert "smoke         Three tiny iterations: checks that everything is connected" in lines
+    assert all(len(line.split()) > 5 for line in lines), "each says what it is for"
 
 
 def test_train_gives_the_flow_what_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
