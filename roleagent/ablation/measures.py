@@ -104,6 +104,8 @@ def measures_csv(results: Results) -> str:
 
 def draw_measures(results: Results) -> Figure | None:
     """One panel a measure: means over seeds with bands of one standard error; None where no run has any."""
+    from matplotlib.ticker import FuncFormatter
+
     shown = [name for name in MEASURES if any(outcome.series.get(name) for outcome in _finished(results.outcomes))]
     if not shown:
         return None
@@ -128,6 +130,8 @@ def draw_measures(results: Results) -> Figure | None:
             axes.plot(places, means, color=colours[name], linewidth=2.0, marker=marker)
             drawn[name] = (results.labels[name], colours[name])
         style.dress(axes, MEASURES[measure].capitalize(), measure)
+        # Of small values matplotlib writes the power of ten above the panel, over the subtitle.
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _place: f"{value:.3g}"))
     for axes in panels[len(shown) :]:
         axes.set_visible(False)
     style.figure_legend(figure, list(drawn.values()), "mean over seeds, smoothed; bands: one standard error")

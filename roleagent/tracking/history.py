@@ -23,7 +23,7 @@ _MAPPINGS = (
 #: What a run and an ablation show over the iterations beside success: docs/accounting.md and docs/reward-hacking.md.
 MEASURES: Mapping[str, str] = {
     "match/mean": "prediction match",
-    "advantage/prediction_share": "advantages' share that is the prediction reward's",
+    "advantage/prediction_share": "prediction's share of the advantages",
     "rollout/no_op_share": "no-op steps",
     "rollout/toggle_share": "toggle steps",
     "rollout/action_repeat_share": "repeated actions",

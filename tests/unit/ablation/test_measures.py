@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -15,6 +16,7 @@ from roleagent.ablation.plan import Request, make_plan
 from roleagent.ablation.report import MEASURES_FIGURE, render_report, write_report
 from roleagent.ablation.results import Outcome, Results, make_results
 from roleagent.learning.gradient_noise import SIGNAL, TRACE
+from roleagent.tracking.history import MEASURES
 
 CURVE = (Point(0, 0.0, 0.0, 0.4, 10), Point(8, 64.0, 60.0, 0.5, 10))
 
@@ -67,6 +69,21 @@ def test_the_figure_has_a_line_a_variant_and_names_them(results: Results) -> Non
     assert axes.get_title(loc="left") == "No-op steps"
     assert list(axes.lines[0].get_ydata())[-1] == pytest.approx(0.3)  # means 0.3 and 0.3
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["full method", "additive"]
+
+
+def test_no_panels_title_reaches_into_the_next_and_small_values_are_written_out() -> None:
+    series = {name: [(n + 1, n * 1e-5) for n in range(4)] for name in MEASURES}
+    outcomes = [Outcome(f"a-full-s{seed}", "full", seed, "finished", "", CURVE, series=series) for seed in range(2)]
+    figure = draw_measures(make_results("a", "full", {"full": "full method"}, outcomes))
+    assert figure is not None
+    figure.canvas.draw()
+    panels = [panel for panel in figure.axes if panel.get_visible()]
+    assert len(panels) == len(MEASURES)
+    boxes = [panel._left_title.get_window_extent() for panel in panels]
+    for place, (one, two) in enumerate(itertools.pairwise(boxes)):
+        assert place % 3 == 2 or one.x1 < two.x0, panels[place].get_title(loc="left")
+    assert all(box.x1 < figure.bbox.x1 for box in boxes)
+    assert {panel.yaxis.get_offset_text().get_text() for panel in panels} == {""}
 
 
 def test_the_report_shows_them(results: Results) -> None:
