@@ -369,7 +369,7 @@ def pretrain(
     seed: Annotated[int, typer.Option(min=0, help="Seed of weights and corpus.")] = 0,
     recipe: Annotated[str, typer.Option(help="quickstart (household), alfworld, or foresight.")] = "quickstart",
 ) -> None:
-    """Train a small policy from scratch on expert play, in both roles. Goes on if interrupted."""
+    """Train a small policy on expert play, in both roles. Goes on if interrupted."""
     from roleagent.console.pretrain import run_pretraining
     from roleagent.console.screen import make_console
 

@@ -12,7 +12,8 @@ ALFWorld's training games, without the development games, and large generated ho
 whose rooms are few, it learns their furniture by heart and reads no more. Last, the policy plays itself, and the
 demonstrator goes on from its mistakes.
 
-`foresight`: the policy of `quickstart` goes on with demonstrations that foresee one, two or four states.
+`foresight`: the policy of `quickstart` goes on with demonstrations that foresee one, two or four states, half of them
+four: it has learned one already.
 """
 
 from __future__ import annotations

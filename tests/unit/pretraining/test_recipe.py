@@ -114,10 +114,11 @@ def test_weights_of_an_agent_example(quickstart_encoder: Encoder) -> None:
 
 def test_each_demonstration_foresees_one_of_the_recipes_numbers_of_states(quickstart_encoder: Encoder) -> None:
     corpus = foresight().stages[0].corpus
-    assert corpus == replace(quickstart().stages[-1].corpus, horizons=(1, 2, 4), prediction_weight=0.5)
+    assert corpus == replace(quickstart().stages[-1].corpus, horizons=(1, 2, 4, 4), prediction_weight=0.5)
     longest = [max(len(step.predictions) for step in demonstration(corpus, 0, index).steps) for index in range(90)]
     assert set(longest) == {1, 2, 4}
-    assert all(longest.count(number) > 15 for number in (1, 2, 4))
+    assert all(longest.count(number) > 10 for number in (1, 2, 4))
+    assert longest.count(4) > 30
     demo = demonstration(corpus, 0, longest.index(4))
     example = agent_example(demo, quickstart_encoder, corpus)
     turns = quickstart_encoder.tokenizer.decode(example.ids).split("<think>")[1:]
@@ -141,7 +142,7 @@ def test_a_recipe_goes_on_from_another_policy(tmp_path: Path) -> None:
     for (name, one), two in zip(base.model.named_parameters(), after.model.parameters(), strict=True):
         assert one.shape == two.shape, name
         apart = max(apart, float((one - two).detach().abs().max()))
-    assert 0 < apart < 1e-2, "one step, at a hundredth of a tenth of the rate"
+    assert 0 < apart < 1e-2, "one step of the warm-up"
     rows: list[dict[str, float]] = []
     pretrain(settings, tmp_path, rows.append, limit=2)
     assert rows[-1]["step"] == 2
