@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import get_args
 
 from roleagent.environments.base import Environment, Observation, Outcome
-from roleagent.errors import EnvironmentFault, RoleAgentError
+from roleagent.errors import ConfigError, EnvironmentFault, RoleAgentError
 from roleagent.seeding import derive
 from roleagent.types import Split, Task
 
@@ -104,11 +104,11 @@ class _Checker:
     def unknown_task(self) -> None:
         try:
             self.environment.reset(UNKNOWN_TASK)
-        except RoleAgentError as error:
+        except ConfigError as error:  # any other error would end an episode, not the run
             if UNKNOWN_TASK not in str(error):
                 self.report("unknown_task", f"the error for an unknown task id does not name it: {error}")
         except Exception as error:
-            self.report("unknown_task", f"an unknown task id raises {type(error).__name__}, not a RoleAgentError")
+            self.report("unknown_task", f"an unknown task id raises {type(error).__name__}, not a ConfigError")
         else:
             self.report("unknown_task", "an unknown task id is accepted")
 

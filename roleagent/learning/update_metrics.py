@@ -19,6 +19,7 @@ _SUMS = (
     "loss",
     "policy_loss",
     "kl",
+    "kl_tokens",
     "entropy",
     "clip_low",
     "clip_high",
@@ -42,13 +43,13 @@ _SUMS = (
 class UpdateMetrics:
     """Sums of one update; nothing waits for the device before `result`.
 
-    `update/loss`, `update/policy_loss` are what the minibatches minimised, in the mean over them; `update/kl`,
-    `update/entropy` (nats), `update/ratio_mean`, `update/clip_low_share`, `update/clip_high_share` are means over the
-    generated tokens that were computed; `update/shared_share` of the tokens stand in what sequences begin with alike,
-    and were computed for another one. `mismatch/*`
-    is measured in the first optimizer step alone, where the trainer still has the weights that sampled. `value/*` is
-    there with a value head: its loss, and the share of the targets' variance that it explains. `gradient_noise/*` are
-    means over the optimizer steps of the first pass (see `roleagent.learning.gradient_noise`).
+    `update/loss`, `update/policy_loss` are what the minibatches minimised, in the mean over them; `update/entropy`
+    (nats), `update/ratio_mean`, `update/clip_low_share`, `update/clip_high_share` are means over the generated tokens
+    that were computed, and so is `update/kl` where there is a KL term; `update/shared_share` of the tokens stand in
+    what sequences begin with alike, and were computed for another one. `mismatch/*` is measured in the first optimizer
+    step alone, where the trainer still has the weights that sampled. `value/*` is there with a value head: its loss,
+    and the share of the targets' variance that it explains. `gradient_noise/*` are means over the optimizer steps of
+    the first pass (see `roleagent.learning.gradient_noise`).
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -82,6 +83,7 @@ class UpdateMetrics:
             loss=total,
             policy_loss=policy,
             kl=0.0 if kl is None else kl.sum(),
+            kl_tokens=0 if kl is None else kl.numel(),
             entropy=scores.entropy.sum(),
             clip_low=surrogate.clipped_low.sum(),
             clip_high=surrogate.clipped_high.sum(),
@@ -133,7 +135,6 @@ class UpdateMetrics:
         result = {
             "update/loss": sums["loss"] / self._minibatches,
             "update/policy_loss": sums["policy_loss"] / self._minibatches,
-            "update/kl": sums["kl"] / scored,
             "update/entropy": sums["entropy"] / scored,
             "update/ratio_mean": sums["ratio"] / scored,
             "update/clip_low_share": sums["clip_low"] / scored,
@@ -147,6 +148,8 @@ class UpdateMetrics:
             "update/padding_share": sums["padded"] / max(sums["input"] + sums["padded"], 1.0),
             "update/shared_share": sums["shared"] / max(sums["input"], 1.0),
         }
+        if sums["kl_tokens"]:
+            result["update/kl"] = sums["kl"] / sums["kl_tokens"]
         if self._noise:
             means = [sum(column) / len(self._noise) for column in zip(*self._noise, strict=True)]
             result |= dict(zip((gradient_noise.SIGNAL, gradient_noise.TRACE, gradient_noise.BATCH), means, strict=True))

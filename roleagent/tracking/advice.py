@@ -109,9 +109,12 @@ def _trend(history: History) -> Sequence[str]:
     best = max(range(len(values)), key=lambda i: values[i])
     if best < len(values) - 1 and values[best] - values[-1] > 0.05:
         return [
-            f"held-out success was {values[best]:.0%} at iteration {x[best]:.0f} and is {values[-1]:.0%} now: go on "
-            "from that checkpoint, with a lower `learner.learning_rate`."
+            f"held-out success was {values[best]:.0%} at iteration {x[best]:.0f} and is {values[-1]:.0%} now: train on "
+            "from that iteration's checkpoint (its folder as `policy.model`) with a lower `learner.learning_rate`."
         ]
     if values[-1] - values[-2] > 0.02 and best == len(values) - 1:
-        return ["held-out success was still rising at the end: raise `iterations` and go on with this run."]
+        return [
+            "held-out success was highest at the end: train with more `iterations`, or on from the last checkpoint "
+            "(its folder as `policy.model`)."
+        ]
     return []

@@ -19,7 +19,7 @@ ENVIRONMENT = '''
 from collections.abc import Sequence
 
 from roleagent.environments.base import Observation, Outcome
-from roleagent.errors import EnvironmentFault
+from roleagent.errors import ConfigError, EnvironmentFault
 from roleagent.types import Split, Task
 
 LAMPS = ("lamp 1", "lamp 2", "lamp 3")
@@ -41,7 +41,7 @@ class Lamps:
     def reset(self, task_id: str) -> tuple[str, Observation]:
         known = {task.task_id: n for split in ("train", "heldout") for n, task in enumerate(self.tasks(split))}
         if task_id not in known:
-            raise EnvironmentFault(f"lamps has no task {task_id!r}; ids look like lamps-train-0")
+            raise ConfigError(f"lamps has no task {task_id!r}; ids look like lamps-train-0")
         self._wanted = LAMPS[known[task_id] % 3]
         return f"switch on {self._wanted}", self._look(f"You are in the dark room {task_id} with three lamps.")
 

@@ -223,7 +223,8 @@ def test_positive_advantage_raises_a_token_class():
             ids = tuple(torch.randint(0, VOCABULARY, (8,), generator=generator).tolist())
             advantages = (0.0, *(1.0 if token in favoured else -0.2 for token in ids[1:]))
             sequences.append(TrainingSequence(ids, (False, *[True] * 7), advantages, (0.0,) * 8))
-        learner.update(as_sampled(model, sequences), temperature=1.0, iteration=iteration)
+        metrics = learner.update(as_sampled(model, sequences), temperature=1.0, iteration=iteration)
+    assert "update/kl" not in metrics, "nothing was measured: there is no reference"
     assert before < 0.3
     assert probability() > 0.8
 

@@ -106,6 +106,15 @@ class NamelessError(Toy):
         return super().reset(task_id)
 
 
+class OnlyAFault(Toy):
+    """What ends an episode does not stop a run of a mistaken task."""
+
+    def reset(self, task_id: str) -> tuple[str, Observation]:
+        if task_id not in self.numbers():
+            raise EnvironmentFault(f"unknown toy task {task_id}")
+        return super().reset(task_id)
+
+
 class IgnoresId(Toy):
     def reset(self, task_id: str) -> tuple[str, Observation]:
         super().reset(task_id)
@@ -223,6 +232,7 @@ def test_a_good_environment_passes() -> None:
         (AcceptsUnknown, "unknown_task"),
         (UnclearError, "unknown_task"),
         (NamelessError, "unknown_task"),
+        (OnlyAFault, "unknown_task"),
         (IgnoresId, "task_id"),
         (Remembers, "determinism"),
         (Shared, "determinism"),

@@ -124,4 +124,4 @@ def test_advice_follows_the_numbers() -> None:
     falling = [{"iteration": n, "success/heldout": s} for n, s in enumerate([0.5, 0.8, 0.6])]
     assert "80% at iteration 1" in suggestions(falling)[0]
     rising = [{"iteration": n, "success/heldout": s} for n, s in enumerate([0.5, 0.6, 0.7])]
-    assert "still rising" in suggestions(rising)[0]
+    assert "was highest at the end" in suggestions(rising)[0]
