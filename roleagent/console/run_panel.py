@@ -109,7 +109,7 @@ def run_panel(summary: Mapping[str, Any]) -> RenderableType:
         ("failures", _failures(summary)),
         ("curriculum", f"{summary['curriculum_share']:.0%} of the tasks were drawn because of a diagnosis"),
         ("time", f"{clock(summary['seconds'])} in {done}" + (f": {shares}" if shares else "")),
-        ("memory", f"{summary['peak_rss_mb']:,.0f} MB at most"),
+        ("memory", f"{summary['peak_rss_mb']:,.0f} MiB at most"),
     ]
     status = str(summary["status"])
     style = STATUS_STYLES.get(status, "white")

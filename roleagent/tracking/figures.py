@@ -69,7 +69,7 @@ def draw_success(history: History) -> Figure | None:
     style.dress(
         axes,
         "Success rate",
-        "held-out tasks with 95 % interval; training batches, and of these the uniform draws alone",
+        "held-out tasks with 95 % interval; training batches (thin), their moving mean, and that of uniform draws",
         ylabel="episodes that succeed",
     )
     style.percent(axes)
@@ -207,7 +207,7 @@ def draw_phases(history: History) -> Figure | None:
     style.dress(
         axes,
         "Where the time goes",
-        f"seconds of each phase; mean {whole / len(rows):.1f} s an iteration",
+        "seconds of each phase; what runs beside the update is counted whole",
         ylabel="seconds",
     )
     axes.margins(x=0.01)

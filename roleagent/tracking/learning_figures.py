@@ -91,22 +91,32 @@ def draw_mismatch(history: History) -> Figure | None:
 
 def draw_signal(history: History) -> Figure | None:
     """Degenerate groups, state groups of one, and the gradient noise scale as a ratio of trailing means."""
+    measured = bool(column(history, "gradient_noise/trace")[0])
     places, scales = noise_scales(history)
     panels = [panel for panel in _SIGNAL if _series(history, panel)]
-    if not panels and not places:
+    if not panels and not measured:
         return None
-    count = len(panels) + bool(places)
+    count = len(panels) + measured
     figure, axes = style.new_figure(count, height=3.8, width=5.0 * count)
     for panel, place in zip(panels, axes, strict=False):
         _fill(place, history, panel)
-    if places:
-        axes[-1].plot(places, scales, color=style.PURPLE, linewidth=2.2, marker="o" if len(places) == 1 else None)
-        _, batches = column(history, "gradient_noise/batch")
-        if batches:
-            axes[-1].axhline(batches[-1], color=style.REST, linewidth=1.4, linestyle=(0, (4, 3)))
-        _log_scale(axes[-1], scales + batches[-1:])
-        style.dress(axes[-1], "Gradient noise scale", "tasks, trailing means; dashed: tasks of a minibatch")
+    if measured:
+        _noise(axes[-1], history, places, scales)
     return figure
+
+
+def _noise(axes: Axes, history: History, places: list[float], scales: list[float]) -> None:
+    """The scale, in what a minibatch holds of a task, beside how many of these it holds."""
+    _, batches = column(history, "gradient_noise/batch")
+    style.dress(axes, "Gradient noise scale", "trailing means; dashed: as many as in a minibatch")
+    if not places:
+        axes.set_axis_off()
+        axes.text(0, 0.9, "no signal found: the noise outweighs it", transform=axes.transAxes, color=style.MUTED)
+        return
+    axes.plot(places, scales, color=style.PURPLE, linewidth=2.2, marker="o" if len(places) == 1 else None)
+    if batches:
+        axes.axhline(batches[-1], color=style.REST, linewidth=1.4, linestyle=(0, (4, 3)))
+    _log_scale(axes, scales + batches[-1:])
 
 
 def noise_scales(history: History) -> tuple[list[float], list[float]]:

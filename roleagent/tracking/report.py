@@ -29,6 +29,14 @@ _CAPTIONS = {
 }
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|~$&])")
 _TYPES_SHOWN = 12
+_ENDS = (
+    "Held-out success and bank: the first and the last value. Memory: the most. All others: means of up to five "
+    "iterations at either end."
+)
+_PHASES = (
+    "Evaluations are in it. Diagnosis and reshaping run beside the update and are counted whole, so the sum is more "
+    "than the time on the clock; what the orchestration takes is not in it."
+)
 
 
 def write_report(
@@ -82,7 +90,7 @@ def render_report(
     parts = [f"# Run {escape(run_id)}", _headline(rows)]
     if links:
         parts.append("\n".join(f"- {escape(name)}: {_address(address)}" for name, address in links.items()))
-    parts += ["## Summary", _table(("measure", "first", "last", "change"), _summary(rows))]
+    parts += ["## Summary", _table(("measure", "first", "last", "change"), _summary(rows)), _ENDS]
     if figures:
         parts.append("## Figures")
         parts += [f"![{_CAPTIONS.get(name, name)}](figures/{name}.png)" for name in figures]
@@ -91,7 +99,7 @@ def render_report(
     if seconds := totals(rows, "phase_seconds"):
         whole = sum(seconds.values()) or 1.0
         cells = [(escape(name), f"{value:,.1f}", f"{value / whole:.1%}") for name, value in seconds.items()]
-        parts += ["## Time", _table(("phase", "seconds", "share"), cells)]
+        parts += ["## Time", _table(("phase", "seconds", "share"), cells), _PHASES]
     if costs:
         parts += ["## Cost", *_costs(costs)]
     parts += ["## What to try next", "\n".join(f"- {line}" for line in suggestions(rows))]
@@ -139,7 +147,7 @@ def _summary(rows: Sequence[Row]) -> list[tuple[str, ...]]:
         ("failure bank (records)", "bank/size", "count"),
         ("largest task probability", "curriculum/max_probability", "number"),
         ("tokens a second (rollout)", "rollout/tokens_per_second", "count"),
-        ("peak memory (MB)", "memory/peak_mb", "count"),
+        ("peak memory (MiB)", "memory/peak_mb", "most"),
     ]
     lines: list[tuple[str, ...]] = []
     for name, key, kind in shown:
@@ -149,15 +157,14 @@ def _summary(rows: Sequence[Row]) -> list[tuple[str, ...]]:
         # Batches are small and noisy: their ends are means of up to five.
         size = 1 if key in {"success/heldout", "bank/size"} else max(1, min(5, len(values) // 4))
         first, last = sum(values[:size]) / size, sum(values[-size:]) / size
-        if kind == "share":
+        if kind == "most":
+            lines.append((name, "", f"{max(values):,.0f}", ""))
+        elif kind == "share":
             lines.append((name, f"{first:.1%}", f"{last:.1%}", f"{100 * (last - first):+.1f} points"))
         elif kind == "count":
             lines.append((name, f"{first:,.0f}", f"{last:,.0f}", f"{last - first:+,.0f}"))
         else:
             lines.append((name, f"{first:.4g}", f"{last:.4g}", f"{last - first:+.3g}"))
-    seconds = sum(totals(rows, "phase_seconds").values())
-    if seconds:
-        lines.append(("seconds in all", "", f"{seconds:,.0f}", f"{seconds / max(1, len(rows)):,.1f} an iteration"))
     return lines
 
 

@@ -94,16 +94,17 @@ def dress(axes: Axes, title: str, subtitle: str = "", *, xlabel: str = "iteratio
 
 def percent(axes: Axes, low: float = 0.0, high: float = 1.0) -> None:
     """Show the y axis in per cent."""
-    from matplotlib.ticker import PercentFormatter
+    from matplotlib.ticker import MaxNLocator, PercentFormatter
 
     axes.set_ylim(low, high)
+    axes.yaxis.set_major_locator(MaxNLocator(steps=[1, 2, 5, 10]))  # whole per cents: 62.5 would be called 62
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
 
 
 def end_labels(
     axes: Axes, xs: Sequence[float], ys: Sequence[float], texts: Sequence[str], colours: Sequence[str]
 ) -> None:
-    """Name lines at their right ends; labels that would touch are moved apart."""
+    """Name lines at their right ends; labels that would touch are moved apart, and lead back to their lines."""
     low, high = axes.get_ylim()
     gap = (high - low) * 0.062
     order = sorted(range(len(ys)), key=lambda i: ys[i])
@@ -114,12 +115,22 @@ def end_labels(
         heights[-1] = high - gap / 2
         for i in range(len(heights) - 2, -1, -1):
             heights[i] = min(heights[i], heights[i + 1] - gap)
-    for height, i in zip(heights, order, strict=True):
+    moved = [abs(height - ys[i]) > gap / 2 for height, i in zip(heights, order, strict=True)]
+    for height, i, far in zip(heights, order, moved, strict=True):
+        lead = {
+            "arrowstyle": "-",
+            "color": colours[i],
+            "linewidth": 0.7,
+            "shrinkA": 1,
+            "shrinkB": 1,
+            "relpos": (0, 0.5),
+        }
         axes.annotate(
             texts[i],
-            (xs[i], height),
-            (8, 0),
-            textcoords="offset points",
+            (xs[i], ys[i]),
+            (1.06 if any(moved) else 1.02, height),
+            textcoords=("axes fraction", "data"),
+            arrowprops=lead if far else None,
             va="center",
             fontsize=9.5,
             fontweight="bold",

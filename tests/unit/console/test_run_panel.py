@@ -100,7 +100,7 @@ def test_the_panel_of_a_finished_run(draw: Draw) -> None:
         "25% loops",
         "38% of the tasks were drawn because of a diagnosis",
         "10:12 in 60 iterations: rollout 60%, update 30%, orchestration 10%",
-        "1,294 MB at most",
+        "1,294 MiB at most",
         "/store/runs/x/iterations/60/checkpoint",
         "roleagent play --run quickstart-20260101-000000-abcd",
         "mlflow ui --backend-store-uri sqlite:////home/mlflow.db",

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
+from roleagent.tracking import style
 from roleagent.tracking.figures import draw_figures
 from roleagent.tracking.learning_figures import draw_behaviour, draw_mismatch, draw_signal, noise_scales
 
@@ -17,6 +20,35 @@ def test_the_noise_scale_is_a_ratio_of_trailing_means() -> None:
     later = [{"iteration": n, "gradient_noise/trace": 1.0, "gradient_noise/signal": 1.0} for n in range(2, 12)]
     first = {"iteration": 1, "gradient_noise/trace": 100.0, "gradient_noise/signal": 1.0}
     assert noise_scales([first, *later])[1][-1] == 1.0
+
+
+def test_noise_without_a_signal_is_told() -> None:
+    rows = [{"iteration": n, "gradient_noise/trace": 1.0, "gradient_noise/signal": -0.5} for n in (1, 2, 3)]
+    figure = draw_signal(rows)
+    assert figure is not None
+    (panel,) = figure.axes
+    assert not panel.lines
+    assert "no signal found: the noise outweighs it" in [text.get_text() for text in panel.texts]
+
+
+def test_a_label_that_was_moved_leads_back_to_its_line() -> None:
+    figure, (axes,) = style.new_figure()
+    axes.set(xlim=(0, 5), ylim=(0, 1))
+    style.end_labels(axes, [5.0] * 3, [0.5, 0.5, 0.9], ["a", "b", "c"], ["k"] * 3)
+    figure.canvas.draw()
+    leads = {text.get_text(): text.arrow_patch is not None for text in axes.texts}
+    assert leads == {"a": False, "b": True, "c": False}
+    assert {text.xy for text in axes.texts} == {(5.0, 0.5), (5.0, 0.9)}
+    heights = sorted(text.xyann[1] for text in axes.texts)
+    assert min(two - one for one, two in itertools.pairwise(heights)) >= 0.06
+
+
+def test_per_cents_of_an_axis_are_whole() -> None:
+    figure, (axes,) = style.new_figure(height=4.4, width=5)
+    style.percent(axes, 0.46, 0.66)  # matplotlib's own choice has steps of 2.5 here
+    figure.canvas.draw()
+    ticks = [100 * value for value in axes.get_yticks()]
+    assert all(abs(value - round(value)) < 1e-6 for value in ticks)
 
 
 def test_the_mismatch_over_the_iterations_is_shown_as_it_was_measured() -> None:

@@ -56,6 +56,8 @@ def test_report_gives_the_gain_the_types_and_an_example(tmp_path: Path) -> None:
     for line in text.splitlines():
         if line.startswith("!["):
             assert (path.parent / line.partition("](")[2].rstrip(")")).is_file()
+    assert "the first and the last value. Memory: the most" in text, "what the summary's columns are"
+    assert "counted whole, so the sum is more than the time on the clock" in text
     assert text.count("![") == 3  # success, failure types, phases
 
 
