@@ -109,7 +109,7 @@ def bank_table(run_id: str, stats: Mapping[str, Any]) -> RenderableType:
     types = sorted(stats["by_failure_type"].items(), key=lambda pair: (-pair[1], pair[0]))
     head = Text.assemble(
         (run_id, "bold"),
-        f"  {stats['records']:,} failures of {stats['tasks']:,} tasks, {stats['resolved']:,} of them since resolved",
+        f"  {stats['records']:,} failures ({stats['resolved']:,} since resolved) of {stats['tasks']:,} tasks",
     )
     if not types:
         return head

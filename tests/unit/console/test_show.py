@@ -74,14 +74,14 @@ def test_an_evaluation(draw: Draw) -> None:
 def test_a_bank(draw: Draw) -> None:
     stats = {"records": 1234, "tasks": 40, "resolved": 11, "by_failure_type": {"loops": 10, EVIL: 30}}
     rows = table_rows(draw(show.bank_table("a-run", stats)))
-    assert " ".join(rows[0]) == "a-run 1,234 failures of 40 tasks, 11 of them since resolved"
+    assert " ".join(rows[0]) == "a-run 1,234 failures (11 since resolved) of 40 tasks"
     assert rows[-2][:2] == ["[red]loud[/red]", "\N{REPLACEMENT CHARACTER}[2J"]
     assert rows[-1][:3] == ["loops", "10", "25%"]
 
 
 def test_an_empty_bank(draw: Draw) -> None:
     text = draw(show.bank_table("a-run", {"records": 0, "tasks": 0, "resolved": 0, "by_failure_type": {}}))
-    assert text.strip() == "a-run  0 failures of 0 tasks, 0 of them since resolved"
+    assert text.strip() == "a-run  0 failures (0 since resolved) of 0 tasks"
 
 
 def test_neighbours(draw: Draw) -> None:
