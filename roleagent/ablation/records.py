@@ -1,8 +1,8 @@
 """An ablation in MLflow: one parent run, the runs as its children, and the same numbers as in the table.
 
 A child's MLflow run is made before its process starts, which then finds it by its run id and only adds to it. When all
-is done, every finished child gets what the table reads off of it, so that MLflow's compare page, opened on the
-children, shows the same numbers.
+is done, every finished child gets the iterations that it lacks and what the table reads off of it, so that MLflow's
+compare page, opened on the children, shows the same numbers.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import threading
 from pathlib import Path
 
 from roleagent.ablation.plan import Member, Plan
-from roleagent.ablation.results import Results
-from roleagent.loop.home import home
+from roleagent.ablation.results import Results, member_worker
+from roleagent.loop.home import home, reports_folder
+from roleagent.loop.publishing import history
 from roleagent.tracking.tracker import RunStatus, Tracker
 
 
@@ -68,6 +69,7 @@ class AblationRecord:
                 last = outcome.curve[-1]
                 totals = {"ablation/episodes": last.episodes, "ablation/training_seconds": last.seconds}
                 self._start(members[outcome.run_id])
+                self._complete(members[outcome.run_id])
                 self._child.log_summary({**read, **totals}, last.iteration)
                 self._child.end("FINISHED")
             self._parent.log_summary(parent_metrics(results), 0)
@@ -78,6 +80,15 @@ class AblationRecord:
         """End the parent run of an ablation that was stopped."""
         with self._lock:
             self._parent.end("KILLED" if killed else "FAILED")
+
+    def _complete(self, member: Member) -> None:
+        """Write what MLflow lacks of a finished run: its database may be another one than that of its training."""
+        worker = member_worker(self._plan, member)
+        if worker is None or not self._child.sync(history(worker)):
+            return
+        report = reports_folder(member.run_id)
+        if report.is_dir():
+            self._child.log_report(report)
 
     def _start(self, member: Member) -> None:
         self._child.start_run(

@@ -103,6 +103,15 @@ def test_killed_in_the_middle_and_started_again(tmp_path: Path) -> None:
     assert (folder / "report" / "figures" / "curves.png").is_file()
     check_mlflow(home, results["mlflow_run"], table)
 
+    # MLflow's database is lost: the same command trains nothing and fills a new one.
+    for path in home.glob("mlflow.db*"):
+        path.unlink()
+    done = command([*COMMAND, "--json"], home)
+    assert done.returncode == 0, done.stderr
+    assert commits(home) == after
+    results = json.loads(done.stdout)
+    check_mlflow(home, results["mlflow_run"], results["comparisons"]["equal_episodes"]["variants"])
+
 
 def check_mlflow(home: Path, parent: str, table: dict[str, dict[str, object]]) -> None:
     """One parent, four children, each once; the compare page reads the table's numbers off the children."""
@@ -117,11 +126,15 @@ def check_mlflow(home: Path, parent: str, table: dict[str, dict[str, object]]) -
                 (parent,),
             )
         )
+        iterations = dict(
+            database.execute("SELECT run_uuid, COUNT(*) FROM metrics WHERE key = 'seconds/rollout' GROUP BY run_uuid")
+        )
         read = dict(
             database.execute("SELECT run_uuid, value FROM latest_metrics WHERE key = 'ablation/heldout_equal_episodes'")
         )
     assert len(runs) == 5
     assert set(runs.values()) == {"FINISHED"}
     assert set(children) == {"gigpo 0", "gigpo 1", "grpo 0", "grpo 1"}
+    assert {name: iterations.get(run) for name, run in children.items()} == dict.fromkeys(children, 1)
     for name, values in table.items():
         assert values["by_seed"] == {seed: read[children[f"{name} {seed}"]] for seed in ("0", "1")}
