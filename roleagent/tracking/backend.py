@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -35,6 +36,13 @@ _ENVIRONMENT = {
 _PROBE_SECONDS = 5.0
 _REASON = 300  # characters
 _INCOMPLETE = "; if it was left incomplete, move the file away: resumed runs fill a new one from their commits"
+#: What SQLAlchemy puts before the words of the database.
+_WRAPPING = re.compile(r"\(raised as a result of [^)]*\)|\(\w+\.\w+\)(?= )")
+#: Passing states of a SQLite database, which is neither incomplete nor in the wrong place.
+_PASSING = {
+    "database is locked": "; another process holds it: end that one or wait for it, then repeat the command",
+    "database or disk is full": "; free some space, then repeat the command",
+}
 _ELSEWHERE = (
     "; set tracking.uri or MLFLOW_TRACKING_URI to http(s)://host:port or sqlite:///path/to/mlflow.db, or leave both "
     "empty for a database in the home folder"
@@ -92,7 +100,11 @@ def connect(backend: Backend) -> MlflowClient:
     from mlflow import MlflowClient
 
     for name in ("mlflow", "alembic"):
-        logging.getLogger(name).setLevel(logging.WARNING)
+        logger = logging.getLogger(name)
+        logger.setLevel(logging.WARNING)
+        # MLflow's own handler writes to standard error: a traceback of a hundred lines for a database that is locked.
+        logger.handlers.clear()
+        logger.propagate = True
     there = backend.uri.startswith(PREFIX) and database_path(backend.uri).is_file()
     mend = _INCOMPLETE if there else _ELSEWHERE
     with guard(f"open {backend.shown}", mend):
@@ -110,8 +122,10 @@ def guard(action: str, mend: str = "") -> Iterator[None]:
     try:
         yield
     except (MlflowException, requests.RequestException, SQLAlchemyError, OSError) as error:
-        reason = shortened(redact(str(error)).partition("[SQL:")[0].rstrip(". "), _REASON)
-        raise TrackingError(f"MLflow could not {action}: {reason}{mend}") from error
+        said = _WRAPPING.sub("", redact(str(error)).partition("[SQL:")[0])
+        reason = shortened(said.rstrip(". "), _REASON)
+        remedy = next((words for state, words in _PASSING.items() if reason.endswith(state)), mend)
+        raise TrackingError(f"MLflow could not {action}: {reason}{remedy}") from error
 
 
 def _probe(backend: Backend) -> None:

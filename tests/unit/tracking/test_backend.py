@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import socket
+import sqlite3
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from roleagent.errors import TrackingError
-from roleagent.tracking.backend import connect, resolve_backend
+from roleagent.tracking.backend import connect, guard, resolve_backend
 from roleagent.tracking.database import database_path
 from roleagent.tracking.values import numbers, pool_digest
 from roleagent.types import Task
@@ -71,6 +73,55 @@ def test_a_silent_server_is_given_up(tmp_path: Path) -> None:
         with pytest.raises(TrackingError, match="no MLflow server answers"):
             connect(resolve_backend(f"http://127.0.0.1:{silent.getsockname()[1]}", tmp_path))
     assert time.monotonic() - began < 8
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (
+            "(raised as a result of Query-invoked autoflush; consider using a session.no_autoflush block if this flush "
+            "is occurring prematurely)\n(sqlite3.OperationalError) database or disk is full\n[SQL: UPDATE runs]",
+            "MLflow could not end the run: database or disk is full; free some space, then repeat the command",
+        ),
+        (
+            "(sqlite3.OperationalError) database is locked\n[SQL: SELECT 1]",
+            "MLflow could not end the run: database is locked; another process holds it: end that one or wait for it, "
+            "then repeat the command",
+        ),
+        (
+            "(sqlite3.OperationalError) no such table: runs",
+            "MLflow could not end the run: no such table: runs; mend it",
+        ),
+    ],
+)
+def test_what_a_database_says_is_told_without_its_wrapping(said: str, told: str) -> None:
+    from mlflow.exceptions import MlflowException
+
+    with pytest.raises(TrackingError) as caught, guard("end the run", "; mend it"):
+        raise MlflowException(said)
+    assert str(caught.value) == told
+
+
+def test_a_locked_database_is_one_line_and_nothing_on_standard_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    client = connect(resolve_backend("", tmp_path))
+    # MLflow lets SQLite wait for 20 s.
+    from sqlalchemy import event
+    from sqlalchemy.engine import Engine
+
+    event.listen(Engine, "checkout", impatient := lambda connection, *_: connection.execute("PRAGMA busy_timeout = 50"))
+    try:
+        with closing(sqlite3.connect(tmp_path / "mlflow.db", isolation_level=None)) as other:
+            other.execute("BEGIN EXCLUSIVE")
+            capfd.readouterr()
+            with pytest.raises(TrackingError, match="database is locked; another process holds it"), guard("write"):
+                client.create_experiment("x")
+    finally:
+        event.remove(Engine, "checkout", impatient)
+    assert capfd.readouterr().err == ""
+    assert any("database is locked" in record.getMessage() for record in caplog.records)  # where all logs go
 
 
 def test_numbers_are_flat_finite_and_named_as_mlflow_wants() -> None:
