@@ -14,6 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from roleagent.errors import PolicyError
+
 _BLOCK = 128  # uniforms drawn ahead for each stream
 
 
@@ -30,23 +32,37 @@ def sample(
 
     Returns:
         ids (int64) and their log-probabilities (float32), shaped as the numbers, on the device of the logits.
+
+    Raises:
+        PolicyError: a row has no likeliest token: a logit is NaN or +inf, or all are -inf.
     """
     if not 0 <= temperature < math.inf:
         raise ValueError(f"temperature must be at least 0 and finite, not {temperature}")
     u = torch.as_tensor(uniforms, dtype=torch.float64, device=logits.device)
     shape, u = u.shape, u.reshape(len(logits), -1)
     if temperature == 0:
+        _check_finite(logits.amax(dim=-1))
         ids = logits.argmax(dim=-1, keepdim=True).expand_as(u).reshape(shape)
         return ids, torch.zeros_like(ids, dtype=torch.float32)
     scaled = logits.float() / temperature
     shifted = scaled - scaled.amax(dim=-1, keepdim=True)
     cdf = torch.cumsum(shifted.exp(), dim=-1, dtype=torch.float64)
     total = cdf[:, -1:]
+    _check_finite(total)
     # Strictly below the total, so that the first index whose CDF exceeds it exists and has a probability above 0.
     target = torch.minimum(u * total, torch.nextafter(total, torch.zeros_like(total)))
     ids = torch.searchsorted(cdf, target, right=True)
     logprobs = shifted.gather(1, ids).double() - total.log()
     return ids.view(shape), logprobs.float().view(shape)
+
+
+def _check_finite(of_rows: Tensor) -> None:
+    # Both the largest logit and the sum of the weights tell of every logit that is not a number.
+    if not bool(torch.isfinite(of_rows).all()):
+        raise PolicyError(
+            "the policy gives logits that are not finite: its weights are damaged, or training let them explode; begin "
+            "another run with a lower learner.learning_rate, or with another policy.model"
+        )
 
 
 class UniformStreams:

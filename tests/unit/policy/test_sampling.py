@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from roleagent.errors import PolicyError
 from roleagent.policy.sampling import UniformStreams, sample
 
 
@@ -137,3 +138,20 @@ def test_too_many_numbers_at_once_are_refused() -> None:
     with pytest.raises(ValueError, match="were not looked at"):
         streams.skip(1, 1)
     assert streams.peek([], []).tolist() == []
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize(
+    "row",
+    [[0.0, math.nan, 1.0], [0.0, math.inf, 1.0], [math.nan] * 3, [-math.inf] * 3],
+    ids=["nan", "inf", "all", "no"],
+)
+def test_logits_that_are_not_finite_are_refused(row: list[float], temperature: float) -> None:
+    with pytest.raises(PolicyError, match=r"not finite.*learner\.learning_rate"):
+        sample(torch.tensor([[0.0, 1.0, 2.0], row]), temperature, [0.5, 0.5])
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_token_may_be_ruled_out(temperature: float) -> None:
+    ids, logprobs = sample(torch.tensor([[-math.inf, 3.0, -math.inf]]), temperature, [0.9])
+    assert (ids.tolist(), logprobs.tolist()) == ([1], [0.0])
