@@ -32,7 +32,8 @@ class TokenScorer(nn.Module):
         value_head: add one.
 
     Raises:
-        PolicyError: the model computes its logits in another way (for example with soft-capping).
+        PolicyError: the model computes its logits in another way (for example with soft-capping), or they are not
+            finite.
     """
 
     def __init__(
@@ -135,6 +136,10 @@ def _check_head(model: PreTrainedModel) -> None:
     with torch.no_grad():
         expected = model(input_ids=probe, use_cache=False).logits.float()
         found = head(model.base_model(input_ids=probe, use_cache=False).last_hidden_state).float()
+    if not bool(torch.isfinite(expected).all()):  # NaN equals nothing, itself included
+        raise PolicyError(
+            f"the weights of {name} give logits that are not finite: the model is damaged; give another policy.model"
+        )
     if not torch.allclose(expected, found, rtol=1e-3, atol=1e-3):
         raise PolicyError(f"{name} changes its logits after the LM head; the learner does not support that")
 

@@ -473,3 +473,11 @@ def test_saved_folder_is_a_pretrained_model(tmp_path, capfd):
     assert capfd.readouterr() == ("", "")
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
     assert same(weights(model), weights(loaded))
+
+
+def test_a_model_of_weights_that_are_not_finite_is_named_so():
+    model = tiny_model()
+    with torch.no_grad():
+        model.model.layers[0].mlp.up_proj.weight[3, 5] = math.nan
+    with pytest.raises(PolicyError, match=r"weights of LlamaForCausalLM give logits that are not finite"):
+        Learner(model, None, PLAIN, seed=0)
