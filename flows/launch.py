@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from flows.local_server import local_server
+from flows.local_server import ServerError, local_server
 from roleagent.ablation.plan import Request, check_plan, make_plan
 from roleagent.config import TrainConfig
-from roleagent.errors import ConfigError
+from roleagent.errors import ConfigError, RoleAgentError
 from roleagent.loop import runs
 from roleagent.loop.home import home
 from roleagent.loop.servers import bypass_proxies, server_answers
@@ -94,7 +94,7 @@ def train(config: TrainConfig, run_id: str = "") -> dict[str, Any]:
 
         wait()
         keep_inner_errors()
-        with _quiet_heart():
+        with _quiet_heart(), own_errors():
             return flow(config, run_id)
 
 
@@ -112,7 +112,7 @@ def ablate(request: Request, *, parallel: int = 0, threads: int = 0) -> dict[str
 
         wait()
         keep_inner_errors()
-        with _quiet_heart():
+        with _quiet_heart(), own_errors():
             results: dict[str, Any] = flow(
                 request.preset,
                 list(request.variants),
@@ -136,6 +136,30 @@ def keep_inner_errors() -> None:
     inner = logging.getLogger("prefect._internal")
     inner.handlers.clear()
     inner.propagate = True
+
+
+@contextmanager
+def own_errors() -> Iterator[None]:
+    """Tell what stopped a run where Prefect's server refuses to record it: on a full disk both fail.
+
+    Raises:
+        RoleAgentError: the run's own error, if there was one before the refusal.
+        ServerError: there was none.
+    """
+    from prefect.exceptions import PrefectHTTPStatusError
+
+    try:
+        yield
+    except PrefectHTTPStatusError as refusal:
+        before: BaseException | None = refusal
+        while before is not None and not isinstance(before, RoleAgentError):
+            before = before.__cause__ or before.__context__
+        if before is not None:
+            raise before from refusal
+        raise ServerError(
+            f"Prefect's server answered {refusal.response.status_code}: free some space if the disk of its database is "
+            f"full (a server of this run logs to {home() / 'logs' / 'prefect-server.log'}), then repeat the command"
+        ) from refusal
 
 
 @contextmanager
