@@ -276,27 +276,23 @@ def mlflow_place(worker: Worker) -> dict[str, str]:
 
 def _record_end(worker: Worker, status: str, reason: str, *, tracked: bool) -> None:
     # The error that stopped the run matters more than one in telling of it, and one record is more than none.
-    if _taken_over(worker):
-        return  # the run goes on elsewhere: neither its status nor its MLflow run is ours to end
+    told = f"could not record the end of {worker.run_id}"
     records: list[Callable[[], None]] = [lambda: write_status(worker, status, reason)]
+    try:
+        if worker.lease is not None:
+            worker.lease.check()
+    except CommitConflict:
+        return  # the run goes on elsewhere: neither its status nor its MLflow run is ours to end
+    except StorageError as error:  # it takes no status either, and a silent store lets each request wait for minutes
+        listener().notice(f"{told}: {error}")
+        records.clear()
     if tracked:
         records.append(lambda: worker.tracker.end("KILLED" if status == "interrupted" else "FAILED"))
     for record in records:
         try:
             record()
         except (RoleAgentError, OSError) as error:
-            listener().notice(f"could not record the end of {worker.run_id}: {error}")
-
-
-def _taken_over(worker: Worker) -> bool:
-    try:
-        if worker.lease is not None:
-            worker.lease.check()
-    except CommitConflict:
-        return True
-    except StorageError:
-        return False
-    return False
+            listener().notice(f"{told}: {error}")
 
 
 def _seconds(at: str) -> float:

@@ -1,7 +1,8 @@
 """An S3 bucket as an object store, through boto3.
 
 Credentials come only from the usual AWS chain (environment, profile, instance role) and never appear in a message.
-Time-outs and retries are bounded, so that a lost server becomes an error within a minute. Conditional writes use
+Time-outs and retries are bounded: a lost server becomes an error within a minute, one that accepts a request and never
+answers in two (`attempts` times `read_timeout`). Conditional writes use
 `If-None-Match: *` (https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-writes.html).
 """
 

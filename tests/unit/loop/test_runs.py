@@ -22,6 +22,7 @@ from roleagent.loop import runs
 from roleagent.loop.events import listening
 from roleagent.loop.worker import Worker, drop_workers
 from roleagent.storage.manifest import iteration_key
+from roleagent.storage.runs import Lease
 from tests.support.committed import MakeRun
 
 
@@ -238,6 +239,29 @@ def test_an_error_in_telling_of_an_error_is_a_notice(
     with listening(notices), pytest.raises(ConfigError, match="the first"), runs.running(worker):  # type: ignore[arg-type]
         raise ConfigError("the first")
     assert notices.texts == ["could not record the end of a-run: MLflow is gone"]
+
+
+def test_a_store_that_does_not_answer_is_asked_once_for_the_end(
+    make_run: MakeRun, tracker: Tracker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def silent(_lease: object) -> None:
+        raise StorageError("the store does not answer")
+
+    def asked_again(*_: object) -> None:
+        raise AssertionError("the status was written all the same")
+
+    worker, notices = make_run(), Notices()
+    monkeypatch.setattr(Lease, "check", silent)
+
+    def stopped() -> None:
+        with runs.running(worker):
+            monkeypatch.setattr(runs, "write_status", asked_again)
+            raise ConfigError("the first")
+
+    with listening(notices), pytest.raises(ConfigError, match="the first"):  # type: ignore[arg-type]
+        stopped()
+    assert notices.texts == ["could not record the end of a-run: the store does not answer"]
+    assert tracker.ended == ["FAILED"], "MLflow is told all the same"
 
 
 def test_a_run_whose_process_is_gone_was_interrupted(make_run: MakeRun) -> None:
