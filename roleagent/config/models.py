@@ -121,7 +121,7 @@ class AdvantageConfig(_Frozen):
 class LearnerConfig(_Frozen):
     """The policy update."""
 
-    learning_rate: float = Field(1e-6, gt=0)
+    learning_rate: float = Field(1e-6, gt=0, le=1)
     """AdamW's learning rate."""
     learning_rate_end: float = Field(1.0, ge=0, le=1)
     """Factor on the learning rates in the last iteration; linear from 1 in the first. 1: they are constant."""
@@ -149,7 +149,7 @@ class LearnerConfig(_Frozen):
     """Weight of the value loss; above 0 the policy has a value head, which `ppo` needs."""
     value_clip: float = Field(0.2, gt=0)
     """Clip of a value's movement in one update, in units of the reward."""
-    value_learning_rate: float = Field(1e-5, gt=0)
+    value_learning_rate: float = Field(1e-5, gt=0, le=1)
     """AdamW's learning rate of the value head; the layers under it keep `learning_rate`."""
     importance_cap: float = Field(2.0, ge=1)
     """Cap of the sampler-trainer probability ratio."""
