@@ -241,7 +241,8 @@ def k3(logprobs: Tensor, reference: Tensor) -> Tensor:
     Unbiased for samples of pi and never negative (J. Schulman, "Approximating KL Divergence", 2020).
     """
     log_q = (reference - logprobs).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
-    return torch.exp(log_q) - log_q - 1.0
+    # exp - 1 in one: where pi is near pi_ref the difference of large numbers would be all rounding, below 0 too.
+    return (torch.expm1(log_q) - log_q).clamp_min(0.0)
 
 
 def mismatch_ratio(first: Tensor, sampler: Tensor) -> Tensor:

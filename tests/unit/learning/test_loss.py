@@ -2,7 +2,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from roleagent.learning.loss import (
@@ -108,6 +108,17 @@ def test_k3_by_hand():
     assert k3(logprobs, reference).tolist() == pytest.approx(expected, abs=1e-6)
 
 
+def test_k3_of_a_small_step_is_half_its_square_and_pulls_back():
+    logprobs = torch.tensor([-1.0, -1.0, -1.0], requires_grad=True)
+    steps = torch.tensor([1e-4, -1e-3, 0.0])
+    value = k3(logprobs, logprobs.detach() + steps)
+    log_q = (logprobs.detach() + steps - logprobs.detach()).double()
+    torch.testing.assert_close(value.double(), log_q**2 / 2, rtol=2e-3, atol=0.0)
+    value.sum().backward()
+    torch.testing.assert_close(logprobs.grad.double(), -log_q, rtol=2e-3, atol=0.0)
+
+
+@example([(-4.429020157004816e-14, 0.0)])
 @given(st.lists(st.tuples(st.floats(-30, 0), st.floats(-30, 0)), min_size=1, max_size=20))
 def test_k3_is_never_negative_and_zero_only_at_equality(pairs):
     policy, reference = (torch.tensor(column, dtype=torch.float64) for column in zip(*pairs, strict=True))
